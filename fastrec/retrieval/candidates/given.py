@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -56,53 +57,6 @@ class ScoredCandidates(RankingTables):
     lists: int  #: how many given lists have a positive; the others are left out
     hidden: int  #: how many lists were made by hiding an event
     scores: Table  #: ``score`` and ``mrr``: each score's mean reciprocal rank on the given lists, the best first
-
-
-class _Rows:
-    """Arrays of one length, in a frozen dataclass; None: there is none."""
-
-    def take(self, rows: np.ndarray) -> Any:
-        """Select rows (bool ``[n]`` or int64)."""
-        values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
-        return type(self)(*(None if v is None else v[rows] for v in values))
-
-    @property
-    def pairs(self) -> np.ndarray:
-        """Return user and item as one number: int64 ``[n]``."""
-        return self.users << 32 | self.items  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class _Lists(_Rows):
-    """Candidates, those of a list together: numbers of list, user and item, the list's name, and the label."""
-
-    of: np.ndarray
-    users: np.ndarray
-    items: np.ndarray
-    names: np.ndarray
-    label: np.ndarray
-
-
-@dataclass(frozen=True)
-class _Events(_Rows):
-    """A log: numbers of users and items, kinds and ratings."""
-
-    users: np.ndarray
-    items: np.ndarray
-    kinds: np.ndarray | None
-    ratings: np.ndarray | None
-
-    def parts(self) -> Iterator[tuple[str, Sequence[str], _Events]]:
-        """Yield parts of the log to learn from: a suffix, the names of filters, and the events."""
-        yield "", tuple(_FILTERS), self
-        if self.kinds is not None:
-            names, counts = np.unique(self.kinds, return_counts=True)
-            for name in names[np.argsort(-counts, kind="stable")[:3]]:
-                yield f"_{name}", _OF_KIND, self.take(self.kinds == name)
-        if self.ratings is not None:
-            high = self.ratings >= np.nanmean(self.ratings)
-            yield "_good", _OF_KIND[:1], self.take(high)
-            yield "_poor", _OF_KIND[:1], self.take(~high & ~np.isnan(self.ratings))
 
 
 def score_candidates(
@@ -164,80 +118,81 @@ def score_candidates(
     keys = [user, item, *([] if group is None else [group])]
     tables = [_read(candidates, [*keys, label]), *([] if test is None else [_read(test, keys)])]
     log = _read(events, [user, item, *([] if kind is None else [kind])])
+    if rating is not None and log[rating].number().isnan().all():
+        raise DataError("no event has a rating", column=rating, remedy="Leave rating= out")
     extra = [n for n in tables[0].names if n not in (*keys, label)]
     if extra and hide:
         problem = f"no lists are made by hiding events, as {', '.join(extra[:12])} of a hidden item is not known"
         warnings.warn(f"{problem}: join such columns afterwards, or give hide=0", DataWarning, stacklevel=2)
         hide = 0
     ids = concat([t.select([user, item]) for t in (*tables, log)])  # one numbering for all tables
-    users, items = (ids[n].coded().codes.cpu().numpy() for n in (user, item))
-    starts = np.cumsum([0, *map(len, tables)])
-    kinds = None if kind is None else np.array(log[kind].to_arrow().to_pylist(), dtype=str)
-    ratings = None if rating is None else log[rating].number().cpu().numpy()
-    if ratings is not None and np.isnan(ratings).all():
-        raise DataError("no event has a rating", column=rating, remedy="Leave rating= out")
-    known = _Events(users[starts[-1] :], items[starts[-1] :], kinds, ratings)
-    told = np.isin(known.pairs, _Events(users[: starts[-1]], items[: starts[-1]], None, None).pairs)
+    sizes = [len(t) for t in (*tables, log)]
+    codes = [ids[n].coded().codes.split(sizes) for n in (user, item)]
+    *tables, log = (t.with_columns({_USER: u, _ITEM: i}) for t, u, i in zip((*tables, log), *codes, strict=True))
+    told = torch.isin(_pairs(log), torch.cat([_pairs(t) for t in tables]))
     if told.any():
-        problem = f"{told.sum():,} events are candidates of their user, too (the first is in row {told.argmax()})"
+        problem = f"{told.sum():,} events are candidates of their user, too (the first is in row {told.int().argmax()})"
         warnings.warn(f"{problem}: they are left out, since they would tell the label", DataWarning, stacklevel=2)
-    known = known.take(~told)
-    if not np.isin(items[: starts[-1]], known.items).any():
+    log = log.take(~told)
+    if not any(torch.isin(t[_ITEM].values, log[_ITEM].values).any() for t in tables):
         raise DataError("no candidate's item is in the log", column=item, remedy="Check the column in both tables")
 
-    # A row of each user and item (codes are from 1: no id is missing), for the columns of lists that are made.
-    row_of = [np.r_[0, np.unique(codes, return_index=True)[1]] for codes in (users, items)]
-
-    def table(part: _Lists, more: dict[str, Any]) -> Table:
-        named = zip((user, item), row_of, (part.users, part.items), strict=True)
-        own = {n: ids[n].take(torch.from_numpy(rows[codes])) for n, rows, codes in named}
-        return Table({"list": part.names, **own, **more})
-
-    lists, made = [], []
-    for one, at, where in zip(tables, starts, (candidates, test), strict=False):
+    lists = []
+    for table, where, labelled in zip(tables, (candidates, test), (True, False), strict=False):
+        of = table[group or user].coded().codes
         try:
-            of = one[group or user]
-            codes = of.coded().codes.cpu().numpy()
-            names = np.array(of.to_arrow().cast(pa.string()).to_pylist(), dtype=object)
-            y = one[label].number().cpu().numpy() if one is tables[0] else np.zeros(len(one))
-            part = _Lists(codes, users[at : at + len(one)], items[at : at + len(one)], names, y)
-            _refuse(part, user, item)
+            _refuse(table, of, user, item)
         except FastrecError as error:
             raise error.of_file(where) from None
-        rows = np.argsort(codes, kind="stable")
-        if one is tables[0]:  # a list without a positive teaches nothing
-            rows = rows[np.isin(codes[rows], codes[y > 0])]
-        lists.append(part.take(rows))
-        made.append({n: one[n].take(torch.from_numpy(rows)) for n in extra})
-    given, marks = lists[0], np.ones(len(lists[0].of))
-    if not len(given.of):
+        rows = of.argsort(stable=True)
+        if labelled:  # a list without a positive teaches nothing
+            rows = rows[torch.isin(of[rows], of[table[label].number() > 0])]
+        names = table[group or user].to_arrow().cast(pa.string())
+        lists.append(table.with_columns({_LIST: of, _NAME: names}).take(rows))
+    if not len(lists[0]):
         raise DataError("no list has a positive", column=label, remedy="Give the labels of some lists")
-    scored = _scores(known, lists)
+    scored = _scores(log, lists, kind, rating)
     clash = next((n for n in (user, item, label, *extra) if n in (*scored[0], "list", "weight", "counted")), None)
     if clash is not None:
         raise DataError("a new column has this name", column=clash, remedy="Rename the column")
-    tables = [table(part, {**columns, **scores}) for part, columns, scores in zip(lists, made, scored, strict=True)]
-    tables[0] = tables[0].with_columns({label: given.label, "weight": marks, "counted": marks.astype(int)})
-    some = [
-        n for n in scored[0] if not n.endswith(("_place", "_gap", "_z", "_rating")) and not n.startswith("user_events")
-    ]
-    mrr = {n: get_metric("mrr")(given.label, scored[0][n], groups=torch.from_numpy(given.of)) for n in some}
-    best = sorted(some, key=lambda n: -mrr[n])
 
-    train, hidden = [tables[0]], 0
-    may = known if not targets else known.take(np.isin(known.kinds, targets))
-    for gone, part in _hidden(given, may, hide, seed):
-        (scores,) = _scores(known.take(~np.isin(known.pairs, gone)), [part])
+    def made(part: Table, scores: dict[str, Tensor], weight: float, counted: int) -> Table:
+        columns = {"list": part[_NAME], **{n: part[n] for n in (user, item, *extra)}, **scores}
+        if label in part:
+            marks = torch.ones(len(part), dtype=torch.float64)
+            columns |= {label: part[label].number(), "weight": weight * marks, "counted": counted * marks.long()}
+        return Table(columns)
+
+    train, hidden = [made(lists[0], scored[0], 1.0, 1)], 0
+    row_of = torch.from_numpy(
+        np.unique(ids[item].coded().codes, return_index=True)[1]
+    )  # of each item; codes are from 1
+    may = log if not targets else log.take(torch.from_numpy(np.isin(log[kind].to_arrow().to_pylist(), targets)))
+    for part in _hidden(lists[0], may, hide, seed, label):
+        right = part.take(part[label].number() > 0)
+        (scores,) = _scores(log.take(~torch.isin(_pairs(log), _pairs(right))), [part], kind, rating)
         # Places and distances are those in the whole list; 30 of 99 others teach as well as all do (XMarket).
-        kept = sample_negatives(Table({"session": part.of}), torch.from_numpy(part.label), 30, seed=seed + hidden)
-        part = part.take(kept := kept.numpy())
-        weight = np.full(len(part.of), 0.7)  # by XMarket's out-of-fold MRR
-        about = {label: part.label, "weight": weight, "counted": np.zeros(len(weight), dtype=int)}
-        train.append(table(part, {**{n: v[kept] for n, v in scores.items()}, **about}))
-        hidden += int((part.label > 0).sum())
-    asked, count = None if test is None else tables[1], len(np.unique(given.of))
+        session = Table({"session": part[_LIST]})
+        kept = sample_negatives(session, part[label].number(), 30, seed=seed + hidden)
+        part = part.with_columns({item: ids[item].take(row_of[part[_ITEM].values - 1])}).take(kept)
+        # The weight .7 by XMarket's out-of-fold MRR.
+        train.append(made(part, {n: v[kept] for n, v in scores.items()}, 0.7, 0))
+        hidden += len(right)
+    asked = None if test is None else made(lists[1], scored[1], 1.0, 1)
+    alone = [n for n in scored[0] if not n.endswith(("_place", "_gap", "_z", "_rating")) and n[:11] != "user_events"]
+    groups, y = lists[0][_LIST].values, lists[0][label].number()
+    mrr = {n: get_metric("mrr")(y, scored[0][n], groups=groups) for n in alone}
+    best = sorted(mrr, key=lambda n: -mrr[n])
     worth = Table({"score": best, "mrr": [mrr[n] for n in best]})
-    return ScoredCandidates(concat(train), asked, "list", item, user, label, count, hidden, worth)
+    return ScoredCandidates(concat(train), asked, "list", item, user, label, len(groups.unique()), hidden, worth)
+
+
+_USER, _ITEM, _LIST, _NAME = "(user)", "(item)", "(list)", "(name)"  # numbers of ids, and what a list is called
+
+
+def _pairs(table: Table) -> Tensor:
+    """Return user and item as one number: int64 ``[n]``."""
+    return table[_USER].values << 32 | table[_ITEM].values
 
 
 def _read(frame: Any, names: Sequence[str]) -> Table:
@@ -251,63 +206,76 @@ def _read(frame: Any, names: Sequence[str]) -> Table:
     return table
 
 
-def _refuse(part: _Lists, user: str, item: str) -> None:
-    """Refuse a list with two users, or with an item twice."""
-    first = np.zeros(part.of.max(initial=0) + 1, dtype=np.int64)
-    first[part.of[::-1]] = part.users[::-1]
-    refuse_rows(
-        part.users != first[part.of],
-        "the list has another user in an earlier row",
-        column=user,
-        remedy="Name the column of lists",
-    )
-    again = np.ones(len(part.of), dtype=bool)
-    again[np.unique(part.of << 32 | part.items, return_index=True)[1]] = False
+def _refuse(table: Table, of: Tensor, user: str, item: str) -> None:
+    """Refuse lists (numbers ``[n]``) with two users, or with an item twice."""
+    first = np.unique(of, return_index=True)[1]
+    users = torch.zeros(int(of.max()) + 1 if len(of) else 0, dtype=torch.int64)
+    users[of[first]] = table[_USER].values[first]
+    problem, remedy = "the list has another user in an earlier row", "Name the column of lists"
+    refuse_rows(table[_USER].values != users[of], problem, column=user, remedy=remedy)
+    again = np.ones(len(of), dtype=bool)
+    again[np.unique(of << 32 | table[_ITEM].values, return_index=True)[1]] = False
     refuse_rows(again, "the list has this item in an earlier row", column=item, remedy="Keep one of them")
 
 
-def _hidden(given: _Lists, may: _Events, turns: int, seed: int) -> Iterator[tuple[np.ndarray, _Lists]]:
-    """Yield pairs to hide, one of each user in random order, and the lists that have them as their positives."""
-    pairs, at = np.unique(may.pairs, return_index=True)
-    order = np.lexsort([np.random.default_rng(seed).random(len(pairs)), may.users[at]])
-    owner, count = may.users[at[order]], np.bincount(may.users[at], minlength=given.users.max() + 1)
+def _hidden(given: Table, may: Table, turns: int, seed: int, label: str) -> Iterator[Table]:
+    """Yield lists of whose users one event is hidden, in random order: it takes the place of the first positive."""
+    of, users, positive = given[_LIST].values, given[_USER].values, given[label].number() > 0
+    pairs, at = np.unique(_pairs(may), return_index=True)
+    owners = may[_USER].values.numpy()[at]
+    order = np.lexsort([np.random.default_rng(seed).random(len(pairs)), owners])
+    count = np.bincount(owners, minlength=int(users.max()) + 1)
+    owner = owners[order]
     place = np.arange(len(order)) - (np.cumsum(count) - count)[owner]
-    first = np.unique(given.users, return_index=True)[1]  # a user's first list stands for all of them
-    chosen = np.flatnonzero(given.label > 0)  # the hidden item takes the place of a list's first positive
-    chosen = chosen[np.unique(given.of[chosen], return_index=True)[1]]
-    kept = np.isin(given.of, given.of[first]) & ((given.label <= 0) | np.isin(np.arange(len(given.of)), chosen))
+    main = torch.isin(of, of[np.unique(users, return_index=True)[1]])  # a user's first list stands for all of them
+    chosen = positive.nonzero().squeeze(1)
+    chosen = chosen[np.unique(of[chosen], return_index=True)[1]]
+    kept = main & (~positive).index_fill(0, chosen, True)
     for turn in range(turns):
         hidden = at[order[(place == turn) & (count[owner] >= 3)]]
-        item = np.zeros(len(count), dtype=np.int64)
-        item[may.users[hidden]] = may.items[hidden]
-        part = given.take(kept & (item[given.users] > 0))
-        if not len(part.of):
+        item = torch.zeros(len(count), dtype=torch.int64)
+        item[may[_USER].values[hidden]] = may[_ITEM].values[hidden]
+        part = given.take(kept & (item[users] > 0))
+        if not len(part):
             return
-        new = part.label > 0
-        items, names = np.where(new, item[part.users], part.items), part.names + f" without {turn + 1}"
-        made = _Lists(part.of, part.users, items, names, new.astype(float))
-        yield made.take(new).pairs, made
+        new = part[label].number() > 0
+        names = pc.binary_join_element_wise(part[_NAME].to_arrow().cast(pa.string()), f" without {turn + 1}", "")
+        items = torch.where(new, item[part[_USER].values], part[_ITEM].values)
+        yield part.with_columns({_ITEM: items, _NAME: names, label: new.double()})
 
 
-def _scores(log: _Events, lists: Sequence[_Lists]) -> list[dict[str, Tensor]]:
+def _parts(log: Table, kind: str | None, rating: str | None) -> Iterator[tuple[str, Sequence[str], Table]]:
+    """Yield parts of the log to learn from: a suffix, the names of filters, and the events."""
+    yield "", tuple(_FILTERS), log
+    if kind is not None:
+        values = np.array(log[kind].to_arrow().to_pylist(), dtype=str)
+        names, counts = np.unique(values, return_counts=True)
+        for name in names[np.argsort(-counts, kind="stable")[:3]]:
+            yield f"_{name}", _OF_KIND, log.take(torch.from_numpy(values == name))
+    if rating is not None:
+        values = log[rating].number()
+        high = values >= values.nanmean()
+        yield "_good", _OF_KIND[:1], log.take(high)
+        yield "_poor", _OF_KIND[:1], log.take(~high & ~values.isnan())
+
+
+def _scores(log: Table, lists: Sequence[Table], kind: str | None, rating: str | None) -> list[dict[str, Tensor]]:
     """Return the columns of each of ``lists``, float32 ``[n]``; a filter is fitted once for all of them."""
     made: list[dict[str, Tensor]] = [{} for _ in lists]
-    numbers = (log.users, log.items, *(v for one in lists for v in (one.users, one.items, one.of)))
-    size = 1 + max(int(v.max(initial=0)) for v in numbers)
-    for suffix, names, part in log.parts():
-        known = len(part.users) > 0  # a kind may have lost its only event
-        models = {n: copy.copy(_FILTERS[n]).fit(part.users, part.items) for n in names if known}
+    size = 1 + max(int(t[n].values.max()) for t in (log, *lists) for n in (_USER, _ITEM, _LIST) if n in t and len(t))
+    for suffix, names, part in _parts(log, kind, rating):
+        known = len(part) > 0  # a kind may have lost its only event
+        models = {n: copy.copy(_FILTERS[n]).fit(part[_USER], part[_ITEM]) for n in names if known}
         for one, into in zip(lists, made, strict=True):
-            pairs, none = (one.users, one.items), torch.zeros(len(one.of), 2)
+            pairs, none = (one[_USER], one[_ITEM]), torch.zeros(len(one), 2)
             into |= {n + suffix: models[n].score(*pairs) if known else none[:, 0] for n in names}
             if len(names) > 1:
                 near = models["knn_users"].nearest(*pairs, 2) if known else none
                 into |= {f"near1{suffix}": near[:, 0], f"near2{suffix}": near[:, 1]}
-                for side in ("items", "users"):
-                    count = segment_count(torch.from_numpy(getattr(part, side)), size)
-                    into[f"{side[:-1]}_events{suffix}"] = count[torch.from_numpy(getattr(one, side))]
+                for side, codes in (("item", _ITEM), ("user", _USER)):
+                    into[f"{side}_events{suffix}"] = segment_count(part[codes].values, size)[one[codes].values]
     for one, into in zip(lists, made, strict=True):
-        of = torch.from_numpy(one.of)
+        of = one[_LIST].values
         for name in [n for n in into if not n.startswith("user_events")]:
             values = into[name].float().double()  # sums in another order are ties
             mean, best = segment_mean(values, of, size)[of], segment_max(values, of, size)[of]
@@ -316,9 +284,9 @@ def _scores(log: _Events, lists: Sequence[_Lists]) -> list[dict[str, Tensor]]:
             into |= {f"{name}_gap": (values - best) / spread, f"{name}_z": (values - mean) / spread}
         # Trees add up badly: the means over all filters are columns, too.
         into |= {f"filters_{how}": torch.stack([into[f"{n}_{how}"] for n in _FILTERS]).mean(0) for how in ("gap", "z")}
-        if log.ratings is not None:
-            rated = log.take(~np.isnan(log.ratings))
-            for side in ("items", "users"):  # NaN where there are none
-                mean = segment_mean(torch.from_numpy(rated.ratings), torch.from_numpy(getattr(rated, side)), size)
-                into[f"{side[:-1]}_rating"] = mean[torch.from_numpy(getattr(one, side))]
+        if rating is not None:
+            rated = log.take(~log[rating].number().isnan())
+            for side, codes in (("item", _ITEM), ("user", _USER)):  # NaN where there are none
+                mean = segment_mean(rated[rating].number(), rated[codes].values, size)
+                into[f"{side}_rating"] = mean[one[codes].values]
     return [{n: v.float() for n, v in into.items()} for into in made]
