@@ -64,8 +64,11 @@ class QuickTrial:
             codes = table[str(problem.lists)].coded().codes.long().cpu()
             table = table.take(torch.argsort(codes, stable=True))
             size = torch.bincount(codes)
-            # whole groups, drawn at random
+            # whole groups, drawn at random; in turn one that counts and one that does not
             drawn = torch.randperm(len(size), generator=draw)
+            if problem.asked.counted is not None:
+                real = (torch.bincount(codes.sort().values, table[problem.asked.counted].number().cpu()) > 0)[drawn]
+                drawn = drawn[torch.where(real, real.cumsum(0), (~real).cumsum(0)).argsort(stable=True)]
             few = torch.zeros(len(size), dtype=torch.bool)
             few[drawn[size[drawn].cumsum(0) <= max(rows, int(size.max()))]] = True
             self.table = table.take(few[codes.sort().values].nonzero().squeeze(1))

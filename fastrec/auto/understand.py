@@ -159,9 +159,14 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
             if what in ("group", "weight", "counted", "ids"):
                 refuse_absent(files, name, what, ["train"], filled=what == "group")
     train, file = files.tables["train"], files.folder / files.names["train"]
-    if asked.counted is not None and not {0, 1} >= set(pc.unique(train[asked.counted]).to_pylist()) >= {1}:
-        problem = "it does not say by 1 and 0 which lists are scored"
-        raise DataError(problem, file=file, column=asked.counted, remedy="Give 1 for some lists, and 0 for the others")
+    if asked.counted is not None:
+        flags = train[asked.counted]
+        if pa.types.is_nested(flags.type) or not {0, 1} >= set(pc.unique(flags).to_pylist()) >= {1}:
+            problem, remedy = (
+                "it does not say by 1 and 0 which lists are scored",
+                "Give 1 for some lists, 0 for the others",
+            )
+            raise DataError(problem, file=file, column=asked.counted, remedy=remedy)
     if asked.weight is None:
         return
     column, known = train[asked.weight], np.ones(len(train), dtype=bool)
@@ -239,6 +244,8 @@ def _ranking(
     label = relevance(made, made.lists)  # of the groups that have one
     graded = label.max() > 1 or pd.Series(label > 0).groupby(made.train[made.lists].to_pandas()).sum().max() > 1
     made.metric = _metric(made.decisions, "ranking", asked.metric, "ndcg@10" if graded else None, np.zeros(0))
+    if asked.counted is not None:
+        _check_counted(made, label)
     understand_groups(made, label, item=asked.item, why=why, sure=sure)
     _reading(made)
     _ids(made, made.train)
@@ -284,10 +291,11 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     """Choose folds of whole groups as the test was split: in order of time, by user or the like, or at random."""
     if asked is not None:
         refuse_absent(made.files, asked, "time", ["train"], filled=False)
-    if asked is None and (owner := _made_of(made)) is not None:
-        made.group, made.shared = owner, [n for n in made.shared if n != owner]
-        why = f"lists that are not scored are of the same {owner} as others"
-        made.note("folds", "group", f"whole groups of {made.lists}, by {owner}: {why}")
+    if made.asked.counted is not None and asked is None and not _real(made).all():
+        made.group = _owner(made)
+        made.shared = [n for n in made.shared if n != made.group]
+        why = f"lists that do not count are of the same {made.group} as others"
+        made.note("folds", "group", f"whole groups of {made.lists}, by {made.group}: {why}")
         return
     names = [*made.shared, *([asked] if asked is not None and asked not in made.shared else [])]
     test, shared = made.files.tables.get("test"), [n for n in names if n in made.columns_of("test")]
@@ -326,16 +334,33 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     made.note("folds", found.by, f"whole groups of {made.lists}, {at_random}")
 
 
-def _made_of(made: Problem) -> str | None:
-    """Return the column by which lists that are not scored belong to others, such as the user; None: there is none."""
-    if made.asked.counted is None:
-        return None
-    real = pc.equal(made.train[made.asked.counted], 1)
-    found = [c for c in made.columns if c.name in made.shared and (c.kind in ("category", "id") or c.whole)]
-    for c in sorted(found, key=lambda c: -c.distinct):
-        if pc.all(pc.is_in(made.train[c.name], pc.unique(made.train[c.name].filter(real)))).as_py():
-            return c.name
-    return None
+def _check_counted(made: Problem, label: np.ndarray) -> None:
+    """Refuse a list of which some rows count and others do not, and lists that count without a positive."""
+    real, codes = _real(made), codes_of(made.train[str(made.lists)])
+    about = {"file": made.files.folder / made.files.names["train"], "column": made.asked.counted}
+    wrong = real != real[np.unique(codes, return_index=True)[1]][codes]
+    refuse_rows(wrong, "other rows of its list have another value", remedy="Give a list one value", **about)
+    if not (real & (label > 0)).any():
+        raise DataError("no list that counts has a positive", remedy="Give 1 for lists with a positive", **about)
+
+
+def _real(made: Problem) -> np.ndarray:
+    """Return which rows are of lists that count: bool ``[n]``."""
+    return made.train[str(made.asked.counted)].cast(pa.float64()).to_numpy() > 0
+
+
+def _owner(made: Problem) -> str:
+    """Return the column by which lists that do not count belong to lists that do, such as the user."""
+    real, lists = _real(made), codes_of(made.train[str(made.lists)])
+    first = np.unique(lists, return_index=True)[1]
+    for c in sorted((c for c in made.columns if c.name not in (made.lists, made.item)), key=lambda c: -c.distinct):
+        column = made.train[c.name]
+        if c.distinct > limits.FEW_CLASSES and (c.kind in ("category", "id") or pa.types.is_integer(column.type)):
+            codes = codes_of(column)
+            if (codes == codes[first][lists]).all() and np.isin(codes, codes[real]).all():
+                return c.name
+    file, remedy = made.files.folder / made.files.names["train"], "Add it, as text or whole numbers"
+    raise DataError("no column says whose the lists are that do not count", file=file, remedy=remedy)
 
 
 def _last_groups(made: Problem, train: Table, test: Table) -> tuple[str, str, float] | None:

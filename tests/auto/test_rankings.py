@@ -147,6 +147,36 @@ def test_lists_that_are_not_counted_stay_with_their_user_and_out_of_the_score(tm
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["oof"]["stack"] == pytest.approx(told)
 
 
+def made_lists(**more: object) -> pd.DataFrame:
+    real = np.arange(len(TRAIN)) < 40 * C
+    return TRAIN.assign(user_id=[f"u{g}" for g in np.arange(len(TRAIN)) // C % 40], real=real, **more)
+
+
+@pytest.mark.parametrize("asked", [{}, {"ids": ["user_id"]}])
+def test_folds_keep_the_lists_of_a_user_who_is_not_learned_from(tmp_path, asked):
+    events = np.random.default_rng(0).integers(3, 9, 40)[np.arange(len(TRAIN)) // C % 40]
+    rows = made_lists(user_events=events + 0.0)  # a count that lists of several users share
+    assert found(tmp_path, rows, group="session_id", counted="real", **asked).group == "user_id"
+    with pytest.raises(DataError, match="no column says whose the lists are that do not count"):
+        found(tmp_path, rows.drop(columns="user_id"), group="session_id", counted="real")
+
+
+def test_a_trial_draws_as_many_lists_that_count_as_others(tmp_path):
+    problem = found(tmp_path, made_lists(), group="session_id", counted="real")
+    trial = QuickTrial(problem, [], 60.0, rows=20 * C)
+    assert (len(trial.table), int(trial.scored.sum())) == (20 * C, 10 * C)
+
+
+def test_a_list_counts_as_a_whole(tmp_path):
+    rows = made_lists()
+    odd = rows.assign(real=rows["real"] & (rows.index != 7))
+    with pytest.raises(DataError, match="column 'real', row 7: other rows of its list have another value"):
+        found(tmp_path, odd, group="session_id", counted="real")
+    none = rows.assign(clicked=rows["clicked"].where(~rows["real"], 0))
+    with pytest.raises(DataError, match="column 'real': no list that counts has a positive"):
+        found(tmp_path, none, group="session_id", counted="real")
+
+
 @pytest.mark.parametrize("values", [0, 2, "yes", None])
 def test_a_column_that_does_not_say_which_lists_count_is_refused(tmp_path, values):
     with pytest.raises(DataError, match="column 'real': it does not say by 1 and 0 which lists are scored"):

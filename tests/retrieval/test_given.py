@@ -52,11 +52,11 @@ def test_given_lists_keep_their_rows_and_get_scores_counts_and_ratings():
             sums += len(both) / (size + 5) if other != row.what else 0
         assert row.knn == pytest.approx(sums, abs=1e-6)
         assert row.item_events == (log["what"] == row.what).sum()
-        assert row.user_events_buy == (bought["who"] == row.who).sum()
+        assert row.user_events_of_buy == (bought["who"] == row.who).sum()
         mean = log.loc[log["what"] == row.what, "stars"].mean()
         assert row.item_rating == pytest.approx(mean, nan_ok=True)
     known = EASE(reg=300).fit(bought["who"], bought["what"])
-    assert np.allclose(real["ease_buy"], known.score(real["who"], real["what"]), atol=1e-6)
+    assert np.allclose(real["ease_of_buy"], known.score(real["who"], real["what"]), atol=1e-6)
     high = log[log["stars"] >= log["stars"].mean()]
     knn = ItemKNN(shrink=5).fit(high["who"], high["what"])
     assert np.allclose(real["knn_good"], knn.score(real["who"], real["what"]), atol=1e-6)
@@ -120,7 +120,41 @@ def test_only_targets_are_hidden_and_all_events_of_the_pair():
     first = positives[positives["list"].str.endswith("without 1")]
     left = log[[pair not in pairs_of(first) for pair in zip(log["who"], log["what"])]]
     counts = left.loc[left["act"] == "view", "what"].value_counts()
-    assert (first["item_events_view"] == first["what"].map(counts).fillna(0)).all()
+    assert (first["item_events_of_view"] == first["what"].map(counts).fillna(0)).all()
+
+
+def test_columns_are_those_of_the_whole_log_whatever_is_hidden():
+    lists, log = simulated(12)
+    log["act"] = np.random.default_rng(0).choice(list("abcd"), len(log))  # of nearly equal counts
+    log.loc[log.index[0], "act"] = "rare"
+    made = score_candidates(lists, log.assign(stars=0.1), kind="act", rating="stars", hide=9, **NAMES).train
+    suffixes = {n.removeprefix("knn_of_") for n in made.names if n.startswith("knn_of_")}
+    assert suffixes == set(log["act"].value_counts().index[:3])
+    assert (made["knn_good"].values == made["knn"].values).all()  # all ratings are the mean
+
+
+def test_kinds_are_numbers_or_any_text_and_targets_are_known():
+    lists, log = simulated(13)
+    numbers = log.assign(act=(log["act"] == "buy").astype(int))
+    made = score_candidates(lists, numbers, kind="act", targets=[1], hide=1, **NAMES)
+    again = score_candidates(
+        lists, log.assign(act=log["act"].replace("buy", "users")), kind="act", targets=["users"], hide=1, **NAMES
+    )
+    assert made.hidden == again.hidden > 0
+    assert np.allclose(made.train["knn_of_1"].values, again.train["knn_of_users"].values)
+    assert np.allclose(made.train["knn_users"].values, again.train["knn_users"].values)
+    refused(
+        DataError,
+        "column 'act': no event is of kind 'sold'. Give some of buy, view",
+        lambda: score_candidates(lists, log, kind="act", targets=["sold"], **NAMES),
+    )
+
+
+def test_a_list_made_so_has_a_name_of_its_own():
+    lists, log = simulated(14)
+    lists["who"], log["who"] = lists["who"] + " without 1", log["who"] + " without 1"
+    made = score_candidates(lists, log, **NAMES)
+    assert made.train.to_pandas()["list"].nunique() == made.lists + made.hidden
 
 
 def test_a_made_list_has_its_positive_where_the_list_had_one():
@@ -148,7 +182,7 @@ def test_a_long_list_made_so_keeps_thirty_others_with_their_places_in_the_whole(
     assert hidden["item_events_place"].max() > 31
 
 
-def test_labels_and_other_lists_change_no_score():
+def test_labels_change_no_score():
     lists, log = simulated(5)
     asked = lists[lists["who"].isin(["u20", "u21", "u22", "u23"])]
     known = lists.drop(asked.index)
@@ -207,7 +241,10 @@ def test_scores_are_ranked_by_their_mrr():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"hide": -1}, "hide=-1 lists of a user. Give 0 or more"),
+        ({"hide": -1}, "hide=-1 and seed=0. Give whole numbers of 0 or more"),
+        ({"seed": -1}, "hide=4 and seed=-1. Give whole numbers of 0 or more"),
+        ({"hide": 2.5}, "hide=2.5 and seed=0. Give whole numbers of 0 or more"),
+        ({"lists": lambda x: x.assign(taken=2 * x["taken"] - 1)}, "column 'taken', row 1: the label is -1"),
         ({"targets": ["buy"]}, "kinds of events were named, and no column of kinds. Name it: kind=…"),
         (
             {"lists": lambda x: x.assign(taken=0)},
