@@ -265,7 +265,7 @@ def fit(
         weight: the column of the rows' weights in training, 0 or more. It is not learned from, and rows to predict may
             lack it. Scores count all rows alike.
         counted: of a ranking a column that is 1 for lists that are scored and 0 for others, which only teach; rows to
-            predict may lack it. Folds keep the lists of one user together.
+            predict may lack it. Without ``time`` folds keep the lists of one user together.
         positive: of a binary task the class that probabilities are for; None: the later in sorted order.
         ids: columns that are not learned from.
         refit: predict by models of all training rows, not by the mean of the folds' models; None: if folds go by time.

@@ -203,20 +203,16 @@ def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     Few rows are positive: small trees learn more. A model row by row comes first: it stops by a loss, which is smoother
     than an order, and is the best alone more often than not.
     """
-    small: dict[str, float] = {"num_leaves": 15, "min_data_in_leaf": 50}
-    made = []
+    small, made = {"num_leaves": 15, "min_data_in_leaf": 50}, []
     # What is in a log no model finds in the files' own columns, however long it learns.
     own = ", columns=OWN" if chosen.doubt and problem.log is None else ""
     label = problem.train[problem.target[0]]
     flags = pa.types.is_boolean(label.type) or pc.max(label).as_py() <= 1
     lgbm, many = find_spec("lightgbm") is not None, len(problem.train) > limits.SLOW_RANKER_ROWS
-    some = ""
-    if len(problem.learned) > 100:  # many scores say nearly the same (BENCHMARKS.md, "Rankings, without code")
-        small["feature_fraction"], some = 0.4, ", colsample_bytree=0.4"
     if lgbm:
         by_row = {"objective": "binary" if flags else "regression", **small}
         made.append(ModelLine("LGBMModel", f'LGBMModel("by_row"{_text(by_row)})'))
-    made.append(ModelLine("XGBRanker", f'XGBRanker("xgb"{own}{some})'))
+    made.append(ModelLine("XGBRanker", f'XGBRanker("xgb"{own})'))
     made.append(ModelLine("NetRanker", 'NetRanker("net", bs=bs)'))
     if lgbm:
         made.append(ModelLine("LGBMModel", f'LGBMModel("lgbm"{own}{_text(small)})'))

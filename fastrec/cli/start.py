@@ -172,7 +172,7 @@ def score_given_candidates(
     hide: Annotated[int, Option(min=0, help="Lists to make of each user by hiding an event.")] = 4,
     seed: Seed = 0,
 ) -> None:
-    """Score candidates that you were given by what a log says of users and items, and make more lists to learn from."""
+    """Score given candidates by what a log says of users and items, and make more lists to learn from."""
     with readable_errors() as stages:
         from fastrec.retrieval import score_candidates
 

@@ -86,18 +86,20 @@ def score_candidates(
         candidates: labelled candidates, one a row: a path or a frame with ``user``, ``item`` and ``label``.
         events: the log, in any order: a path or a frame with ``user`` and ``item``.
         user, item: columns of users and items, with the same names in all tables.
-        label: column of labels: above 0 for a positive.
+        label: column of labels: 0, or above 0 for a positive.
         group: column of lists in candidates; None: a user has one list.
         kind: column of the log with the kinds of events; filters learn from each of the three commonest, too.
         targets: kinds of which an event may be hidden; None: all.
-        rating: column of the log with ratings, the higher the better; some may be missing.
+        rating: column of the log with ratings, the higher the better; some may be missing. A filter learns from those
+            at or above the mean, and one from those below.
         test: candidates to rank, in the form of ``candidates`` without labels; None: there are none.
-        hide: how many lists to make for each user with a list and three events or more; 0: none.
+        hide: how many lists to make at most for each user with a list and three items or more of ``targets``; 0: none.
+            A user's first list stands for all of them.
         seed: of which events are hidden, and which candidates stay in such a list.
 
     Raises:
-        DataError: an id or a label is missing, a list has an item twice or two users, no list has a positive, or no
-            candidate's item is in the log.
+        DataError: an id, label or kind is missing; a list has an item twice, or two users; no list has a positive; no
+            candidate's item is in the log; a target is no kind.
         MissingColumnError: a table lacks a column.
 
     Warns:
