@@ -43,9 +43,8 @@ def serve(
     """
     with readable_errors("the server is gone"):
         from fastrec.registry import is_registry
-        from fastrec.serve.server.app import make_app
+        from fastrec.serve.server.app import make_app, open_events, run_app
         from fastrec.serve.server.call import Limits
-        from fastrec.serve.server.process import open_events, run_app
         from fastrec.serve.server.versions import Canary
 
         sizes = {"batch_rows": batch_rows, "queue_rows": queue_rows, "max_rows": max_rows}

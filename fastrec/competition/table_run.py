@@ -11,8 +11,7 @@ from fastai.torch_core import set_seed
 
 from fastrec._core.atomic import is_plain_name
 from fastrec._core.messages import nearest, refuse_absent
-from fastrec.competition.after_training import decide, fit_stack, permute, score
-from fastrec.competition.explain_run import explain
+from fastrec.competition.after_training import decide, explain, fit_stack, permute, score
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import relevance
 from fastrec.competition.predict import refuse_copies

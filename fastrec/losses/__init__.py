@@ -3,7 +3,6 @@
 They take scores ``[b]``, targets ``[b]``, and the lists of the rows if needed.
 """
 
-from fastrec.losses.bce import BCE
-from fastrec.losses.lists import BPR, InBatchSoftmax, ListwiseSoftmax
+from fastrec.losses.lists import BCE, BPR, InBatchSoftmax, ListwiseSoftmax
 
 __all__ = ["BCE", "BPR", "InBatchSoftmax", "ListwiseSoftmax"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastrec.models.embedding import EmbeddingTables
+from fastrec.models.embedding import EmbeddingTables, load_tables, save_tables, table_frame
 from fastrec.models.embedding_layout import TableSlice, emb_sz_rule, embedding_sizes
 from fastrec.models.factors import MatrixFactorization, TwoTower, item_log_q
 from fastrec.models.fields import FieldNet
@@ -10,7 +10,6 @@ from fastrec.models.history import BST, DIN, EventNet
 from fastrec.models.interactions import DLRM, DCNv2, DeepFM, WideAndDeep
 from fastrec.models.placement.plan import EmbeddingPlan, Embeddings, plan_embeddings
 from fastrec.models.real_mlp import RealMLP
-from fastrec.models.tables import load_tables, save_tables, table_frame
 from fastrec.models.tabm import MeanOverMembers, PiecewiseLinear, TabM, bins_of
 from fastrec.models.tabular_net import TabularNet
 

@@ -22,14 +22,13 @@ from fastrec.errors import DataError, warn
 from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.read import check_names, read_file
-from fastrec.tabular.cat_codes import Codes, codes_of
 from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, address_of, as_number, numbers_of, plain_numbers
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed, put_rows
 from fastrec.tabular.procs.base import ContProc, FrameProc
 from fastrec.tabular.procs.features import features_of, looking_back
 from fastrec.tabular.procs.procs import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
-from fastrec.tabular.targets import Labels, known
+from fastrec.tabular.targets import Codes, Labels, codes_of, known
 
 
 @dataclass

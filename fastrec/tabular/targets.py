@@ -1,8 +1,8 @@
-"""Target columns: what fastai's ``y_block`` makes of them, and the values back."""
+"""Categories and targets on their way into packed rows: classes learnt, codes, what fastai makes of a ``y_block``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,10 +11,143 @@ import torch
 from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.data.transforms import Categorize, CategoryMap, EncodedMultiCategorize
 
+from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DataError, NotFittedError, refuse_rows
-from fastrec.table import Column, Vocab
-from fastrec.tabular.cat_codes import classes_of, encode_narrow
-from fastrec.tabular.columns import TrainingRows
+from fastrec.table import Coded, Column, Keys, Vocab
+from fastrec.table.vocab import Lookup
+from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, coded_of, take_values
+from fastrec.tabular.procs.procs import Categorify
+
+
+class Codes:
+    """The codes of a column's rows: ``values`` ``[n]`` in the frame's order.
+
+    If there is a ``lookup``, it finds the codes of these values. Rows of ``missing`` (bool ``[n]``) have the code 0.
+    """
+
+    def __init__(self, values: torch.Tensor, lookup: Lookup | None = None, missing: torch.Tensor | None = None) -> None:
+        self.values, self.lookup, self.missing = values, lookup, missing
+
+    def of(self, rows: Rows) -> torch.Tensor:
+        """Return the codes of some rows."""
+        values = take_values(self.values, rows)
+        if self.lookup is None:
+            return values
+        codes = self.lookup.numbers(values)
+        if self.missing is not None:
+            return codes.masked_fill_(take_values(self.missing, rows), 0)
+        return codes.masked_fill_(values.isnan(), 0) if values.is_floating_point() else codes
+
+
+def codes_of(
+    columns: FrameColumns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
+) -> Codes:
+    """Encode a column; with ``training`` its classes are learnt first, without ``categorify`` its values are codes.
+
+    The codes hold no memory beyond the frame's, or one to four bytes for each row.
+    """
+    column = columns.raw(name)
+    if categorify is None:
+        if column.kind == "category":
+            raise DataError("holds values that are no codes yet", column=column.name, remedy="Add Categorify to procs")
+        codes = column.integer()
+        return Codes(codes if column.missing is None else torch.where(column.missing, 0, codes))
+    if training is not None:
+        options = categorify.options_of(name)
+        vocab = _fit_whole(column, training, options)
+        if vocab is None:
+            coded = coded_of(column)
+            counts = training.count_whole(coded.codes, 0, coded.size)
+            if counts is None:
+                counts = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size).cpu()
+            vocab, table = Vocab.of_keys(coded.keys, counts[1:], ordered=column.ordered, name=name, **options)
+            categorify.set_vocab(name, vocab)
+            return _gathered(coded, table, len(vocab))
+        categorify.set_vocab(name, vocab)
+    # Numbers are looked up when rows are written, unless that would hold a copy of the column until then.
+    vocab = categorify.vocab_of(name)
+    codes = codes_in(vocab, column)
+    if codes.lookup is None or columns.shares(name):
+        return codes
+    return _narrow(codes.of, len(vocab), len(column), columns.device)
+
+
+def _gathered(coded: Coded, table: torch.Tensor, size: int) -> Codes:
+    table = table.to(torch.int32).to(coded.codes.device)
+    return _narrow(lambda rows: table.index_select(0, coded.codes[rows]), size, len(coded.codes), coded.codes.device)
+
+
+def classes_of(column: Column, training: TrainingRows) -> pa.Array:
+    """Return the distinct values of a column's training rows: sorted, or in the order of its categories."""
+    vocab = _fit_whole(column, training, {})
+    if vocab is not None:
+        return vocab.values
+    coded = coded_of(column)
+    used = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size)[1:].nonzero().squeeze(1).cpu()
+    known = coded.keys.take(used)
+    return known.columns[0] if column.ordered is not None else known.take(known.sort_order()).columns[0]
+
+
+def encode_narrow(vocab: Vocab, column: Column) -> torch.Tensor:
+    """Encode all rows by ``vocab``, in the smallest integer type that fits."""
+    codes = codes_in(vocab, column)
+    lazy = codes.lookup is not None
+    return (_narrow(codes.of, len(vocab), len(column), column.values.device) if lazy else codes).values
+
+
+def codes_in(vocab: Vocab, column: Column) -> Codes:
+    """Encode a column by a vocabulary; a column of numbers is looked up block by block."""
+    if vocab.takes(column):
+        return Codes(column.values, vocab.lookup, column.missing)
+    coded = coded_of(column)
+    return _gathered(coded, vocab.codes_of(coded.keys), len(vocab))
+
+
+def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any]) -> Vocab | None:
+    """Fit the classes of whole numbers in a range narrow enough to count in a table; None for any others."""
+    values = column.values
+    if column.kind != "number" or values.is_floating_point() or not len(values):
+        return None
+    values = values.view(torch.uint8) if values.dtype == torch.bool else values
+    by_loops = training.by_loops and column.missing is None
+    values = training.numbers(values) if by_loops else take_values(values, training.rows)
+    if not len(values):
+        return None
+    low, high = (int(v) for v in torch.aminmax(values))
+    if high - low >= max(limits.COUNTED_SPAN, len(values)):
+        return None
+    # A table of counts needs no hashing and no sorting: the used places are the sorted classes.
+    counts = training.count_whole(values, low, high - low + 1) if by_loops else None
+    if counts is None:
+        missing = None if column.missing is None else take_values(column.missing, training.rows)
+        values = take_values(values, training.rows) if by_loops else values
+        counts = _counted(values, missing, low, high)
+    used = counts.nonzero().squeeze(1)
+    keys = Keys((pa.array((used + low).to(column.values.dtype).cpu().numpy()),), (column.name,))
+    return Vocab.of_keys(keys, counts[used].cpu(), ordered=False, name=column.name, **options)[0]  # sorted as they are
+
+
+def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
+    counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
+    step = max(limits.FRAME_BLOCK, len(counts)) if on_host(values) else len(values)
+    for start in range(0, len(values), step):
+        place = values[start : start + step].to(torch.int64) - low
+        place = place if missing is None else place[~missing[start : start + step]]
+        counts += torch.bincount(place, minlength=len(counts))
+    return counts
+
+
+def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: torch.device) -> Codes:
+    """Encode all rows block by block, in the smallest integer type that holds codes below ``size``."""
+    dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
+    kept = torch.empty(n, dtype=dtype, device=device)
+    # Codes are int32 or int64 on their way: those of a whole column would take four to eight bytes a row.
+    step = limits.FRAME_BLOCK if on_host(device) else max(n, 1)
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        kept[rows] = codes(rows)
+    return Codes(kept)
 
 
 class Labels:

@@ -13,7 +13,7 @@ from fastrec._core.kernels import compiled
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables, TabularNet, tabular_net
 from fastrec.models.embedding import side_by_side
-from fastrec.models.joined_lookup import can_join, join, linear_by_id
+from fastrec.models.tabular_net import can_join, join, linear_by_id
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
 

@@ -221,7 +221,7 @@ class Texts(Notes):
 def test_a_run_without_events_is_served_without_data(tmp_path):
     pytest.importorskip("starlette")
     from fastrec.serve import make_app
-    from fastrec.serve.server.process import open_events
+    from fastrec.serve.server.app import open_events
     from tests.serve.server.calls import post
 
     data = notes().drop(columns="tags")

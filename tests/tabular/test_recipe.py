@@ -22,9 +22,9 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.features import CountEncode, FeatureSet
 from fastrec.table import Table, Vocab, as_column
 from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame, recipe
-from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.columns import FrameColumns, TrainingRows
 from fastrec.tabular.loader import pack_row
+from fastrec.tabular.targets import codes_of
 
 PROCS = [Categorify, FillMissing, Normalize]
 CATS, CONTS = ["near", "far", "word", "flag", "whole", "day", "kind"], ["a", "b", "c", "e"]

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastrec.errors import DataError
-from fastrec.serve.forest.forest import CategorySet, Derived, Forest, Link, Tree, grow
-from fastrec.serve.forest.nodes import Statistic, Statistics, begun
+from fastrec.serve.forest.forest import CategorySet, Derived, Forest, Link, Statistic, Statistics, Tree, begun, grow
 
 # Convert CatBoost's statistics of categories and their combinations to tables that a graph can look up.
 #

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.serve.forest.catboost import _of_length, code_hashes, forest_of_catboost
-from fastrec.serve.forest.forest import Forest, Tree, grow
-from fastrec.serve.forest.nodes import Statistic
+from fastrec.serve.forest.forest import Forest, Statistic, Tree, grow
 from tests.serve.forest.conftest import above_one, classes, model_of, same
 
 catboost = pytest.importorskip("catboost")
