@@ -308,7 +308,7 @@ def _scores(
                 into[f"{side}_events{suffix}"] = segment_count(part[codes].values, size)[one[codes].values]
     for one, into in zip(lists, made, strict=True):
         of = one[_LIST].values
-        # Places by filters of a part of the log bring too little: XMarket's MRR .6869 → .6876, in 1.3 times the seconds.
+        # Places by filters of a part of the log bring too little (XMarket: MRR .6869 → .6876 in 1.3 times the seconds).
         for name in (*_FILTERS, "near1", "near2", "item_events"):
             values = into[name].float().double()  # sums in another order are ties
             mean, best = segment_mean(values, of, size)[of], segment_max(values, of, size)[of]
