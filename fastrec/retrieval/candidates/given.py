@@ -166,9 +166,8 @@ def score_candidates(
         return Table(columns)
 
     train, hidden = [made(lists[0], scored[0], 1.0, 1)], 0
-    row_of = torch.from_numpy(
-        np.unique(ids[item].coded().codes, return_index=True)[1]
-    )  # of each item; codes are from 1
+    # A row of each item: its codes are from 1, as none is missing.
+    row_of = torch.from_numpy(np.unique(ids[item].coded().codes, return_index=True)[1])
     may, wanted = every, [str(t) for t in targets or ()]
     if kind is not None and wanted:
         names, codes = _kinds(log, kind)
