@@ -206,6 +206,35 @@ def understand_groups(made: Problem, label: np.ndarray, *, item: str | None, why
         made.files.tables["train"] = made.train.take(order)
 
 
+def check_counted(made: Problem, label: np.ndarray) -> None:
+    """Refuse a list of which some rows count and others do not, and lists that count without a positive."""
+    real, codes = counted_rows(made), codes_of(made.train[str(made.lists)])
+    about = {"file": made.files.folder / made.files.names["train"], "column": made.asked.counted}
+    wrong = real != real[np.unique(codes, return_index=True)[1]][codes]
+    refuse_rows(wrong, "other rows of its list have another value", remedy="Give a list one value", **about)
+    if not (real & (label > 0)).any():
+        raise DataError("no list that counts has a positive", remedy="Give 1 for lists with a positive", **about)
+
+
+def counted_rows(made: Problem) -> np.ndarray:
+    """Return which rows are of lists that count: bool ``[n]``."""
+    return made.train[str(made.asked.counted)].cast(pa.float64()).to_numpy() > 0
+
+
+def owner_of_lists(made: Problem) -> str:
+    """Return the column by which lists that do not count belong to lists that do, such as the user."""
+    real, lists = counted_rows(made), codes_of(made.train[str(made.lists)])
+    first = np.unique(lists, return_index=True)[1]
+    for c in sorted((c for c in made.columns if c.name not in (made.lists, made.item)), key=lambda c: -c.distinct):
+        column = made.train[c.name]
+        if c.distinct > limits.FEW_CLASSES and (c.kind in ("category", "id") or pa.types.is_integer(column.type)):
+            codes = codes_of(column)
+            if (codes == codes[first][lists]).all() and np.isin(codes, codes[real]).all():
+                return c.name
+    file, remedy = made.files.folder / made.files.names["train"], "Add it, as text or whole numbers"
+    raise DataError("no column says whose the lists are that do not count", file=file, remedy=remedy)
+
+
 def _tell_of_order(made: Problem, codes: np.ndarray, chosen: np.ndarray) -> None:
     """Note where the place in its group tells the positive: rows were not written in the order they were shown in."""
     order = np.argsort(codes, kind="stable")

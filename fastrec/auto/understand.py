@@ -18,10 +18,13 @@ from fastrec._core import limits
 from fastrec.auto.columns import ColumnInfo, Files, look_at, look_at_column, names_something
 from fastrec.auto.lists import (
     are_candidates,
+    check_counted,
     codes_of,
+    counted_rows,
     find_groups,
     is_number,
     named_as_groups,
+    owner_of_lists,
     refuse_absent,
     relevance,
     shared_in_groups,
@@ -245,7 +248,7 @@ def _ranking(
     graded = label.max() > 1 or pd.Series(label > 0).groupby(made.train[made.lists].to_pandas()).sum().max() > 1
     made.metric = _metric(made.decisions, "ranking", asked.metric, "ndcg@10" if graded else None, np.zeros(0))
     if asked.counted is not None:
-        _check_counted(made, label)
+        check_counted(made, label)
     understand_groups(made, label, item=asked.item, why=why, sure=sure)
     _reading(made)
     _ids(made, made.train)
@@ -291,8 +294,8 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     """Choose folds of whole groups as the test was split: in order of time, by user or the like, or at random."""
     if asked is not None:
         refuse_absent(made.files, asked, "time", ["train"], filled=False)
-    if made.asked.counted is not None and asked is None and not _real(made).all():
-        made.group = _owner(made)
+    if made.asked.counted is not None and asked is None and not counted_rows(made).all():
+        made.group = owner_of_lists(made)
         made.shared = [n for n in made.shared if n != made.group]
         why = f"lists that do not count are of the same {made.group} as others"
         made.note("folds", "group", f"whole groups of {made.lists}, by {made.group}: {why}")
@@ -332,35 +335,6 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     made.shared = [n for n in made.shared if n != made.group]
     at_random = f"at random: {found.why.rpartition(': ')[2]}" if found.by == "random" else found.why
     made.note("folds", found.by, f"whole groups of {made.lists}, {at_random}")
-
-
-def _check_counted(made: Problem, label: np.ndarray) -> None:
-    """Refuse a list of which some rows count and others do not, and lists that count without a positive."""
-    real, codes = _real(made), codes_of(made.train[str(made.lists)])
-    about = {"file": made.files.folder / made.files.names["train"], "column": made.asked.counted}
-    wrong = real != real[np.unique(codes, return_index=True)[1]][codes]
-    refuse_rows(wrong, "other rows of its list have another value", remedy="Give a list one value", **about)
-    if not (real & (label > 0)).any():
-        raise DataError("no list that counts has a positive", remedy="Give 1 for lists with a positive", **about)
-
-
-def _real(made: Problem) -> np.ndarray:
-    """Return which rows are of lists that count: bool ``[n]``."""
-    return made.train[str(made.asked.counted)].cast(pa.float64()).to_numpy() > 0
-
-
-def _owner(made: Problem) -> str:
-    """Return the column by which lists that do not count belong to lists that do, such as the user."""
-    real, lists = _real(made), codes_of(made.train[str(made.lists)])
-    first = np.unique(lists, return_index=True)[1]
-    for c in sorted((c for c in made.columns if c.name not in (made.lists, made.item)), key=lambda c: -c.distinct):
-        column = made.train[c.name]
-        if c.distinct > limits.FEW_CLASSES and (c.kind in ("category", "id") or pa.types.is_integer(column.type)):
-            codes = codes_of(column)
-            if (codes == codes[first][lists]).all() and np.isin(codes, codes[real]).all():
-                return c.name
-    file, remedy = made.files.folder / made.files.names["train"], "Add it, as text or whole numbers"
-    raise DataError("no column says whose the lists are that do not count", file=file, remedy=remedy)
 
 
 def _last_groups(made: Problem, train: Table, test: Table) -> tuple[str, str, float] | None:

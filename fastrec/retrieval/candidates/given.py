@@ -207,11 +207,12 @@ def _read(frame: Any, names: Sequence[str], more: Sequence[str] = ()) -> Table:
     """Read a table, and refuse one without the columns ``names`` and ``more``, or with a missing value in ``names``."""
     try:
         table = Table.read(frame, device="cpu")
+        table.select(more)
         for name in names:
             table[name].refuse_missing("a value is missing", "Fill the column, or drop the row")
-        return table.select([*names, *more, *(n for n in table.names if n not in (*names, *more))])
     except FastrecError as error:
         raise error.of_file(frame) from None
+    return table
 
 
 def _refuse(table: Table, of: Tensor, user: str, item: str, label: str | None) -> None:
