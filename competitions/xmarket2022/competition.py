@@ -1,7 +1,8 @@
 """WSDM Cup 2022, cross-market recommendation: rank a user's candidates by how likely the user takes them.
 
-Collaborative filters learn from the two train files; their scores, and where these stand in the list, are what the
-rankers see. Run it with ``fastrec run competitions/xmarket2022 --data DIR --out DIR``, or as a script.
+Collaborative filters learn from the two train files (``fastrec.retrieval.score_candidates``). Rankers learn from their
+scores, and from where these stand in the list. Run it with ``fastrec run competitions/xmarket2022 --data DIR --out
+DIR``, or as a script.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from competitions.xmarket2022.data import read
-from competitions.xmarket2022.describe import columns
 from fastrec.competition import Competition, CompetitionData, SubmissionForm
 from fastrec.estimators import ColumnRanker, Estimator, LGBMModel, NetRanker, XGBRanker
 
@@ -30,23 +30,16 @@ class XMarket2022(Competition):
     label = "taken"
     item = "itemId"
     fold_key = "userId"
-    counted = "is_real"  # not the lists made by hiding an interaction
+    list_column = "list"
+    counted = "counted"  # not the lists made by hiding an interaction
     weight = "weight"
     submission = SubmissionForm(ids=("userId", "itemId"), values=("score",), sep="\t", max_items=100)
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
         return read(data, rows=rows, device=device)
 
-    @property
-    def categories(self) -> Sequence[str]:
-        return []
-
-    @property
-    def plain(self) -> Sequence[str]:
-        return columns()
-
     def baselines(self) -> Sequence[Estimator]:
-        return [ColumnRanker(n, [c]) for n, c in (("popularity", "item_count_all_place"), ("ease", "ease_place"))]
+        return [ColumnRanker(n, [c]) for n, c in (("popularity", "item_events_place"), ("ease", "ease_place"))]
 
     def models(self, *, bs: int | None) -> Sequence[Estimator]:
         # Settings by out-of-fold score on one market; differences below .002 are noise there.
