@@ -314,7 +314,7 @@ class SavedRun:
         bound = conformal_bound(self._gaps("binary", "multiclass")[:, 0], level)
         predicted = self.predict(df).cpu().numpy()
         wide = np.stack([1 - predicted, predicted], 1) if predicted.ndim == 1 else predicted
-        inside = (1 - wide <= bound) | (np.arange(wide.shape[1]) == wide.argmax(1)[:, None])
+        inside = (1 - wide <= bound) | (wide == wide.max(1, keepdims=True))
         index = df.index if isinstance(df, pd.DataFrame) else None
         return pd.DataFrame(inside, index, self.target.classes.values.to_pylist())
 

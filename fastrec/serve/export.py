@@ -270,30 +270,33 @@ def make_graph(
     graph.scope = "blend"
     score = blended(saved.stack, base, rows)
     score = saved.decision.chances(score) if saved.target is None else saved.target.restore(score)
-    width = None if score.ndim == 1 else int(score.shape[1])
     if SCORE in inputs:
         remedy = "Rename it, and run the recipe again"
         raise DataError("it has the name of the graph's output", column=SCORE, remedy=remedy)
-    ends = {SCORE: score}
-    known = out_of_fold(saved.folder, "stack") if saved.task == "regression" else None
-    free = not {"low", "high"} & set(inputs)  # a column may have such a name, as prices of a day do
+    ends, amounts = {SCORE: score}, saved.task == "regression"
+    known = out_of_fold(saved.folder, "stack") if amounts or saved.task in ("binary", "multiclass") else None
+    free = not {"low", "high", "in_set"} & set(inputs)  # a column may have such a name, as prices of a day do
     if free and known is not None and len(known[0]) >= 1 / (1 - limits.EXPORTED_LEVEL):
-        gaps = conformal_gaps(*known[:2], classes=False)
-        bound = torch.tensor(
-            [conformal_bound(of_target, limits.EXPORTED_LEVEL) for of_target in gaps.T], dtype=torch.float64
-        )
-        ends |= {"low": score - bound, "high": score + bound}
+        gaps = conformal_gaps(*known[:2], classes=not amounts)
+        bound = torch.tensor([conformal_bound(g, limits.EXPORTED_LEVEL) for g in gaps.T], dtype=torch.float64)
+        if amounts:
+            ends |= {"low": score - bound, "high": score + bound}
+        else:
+            wide = torch.stack([1 - score, score], 1) if score.ndim == 1 else score
+            ends["in_set"] = (1 - wide <= bound) | (wide == wide.amax(1, keepdim=True))
+    widths = {n: None if v.ndim == 1 else int(v.shape[1]) for n, v in ends.items()}
+    types = {n: "bool" if n == "in_set" else "float64" for n in ends}
     for name, value in ends.items():
-        graph.output(name, value_of(graph, value, torch.float64), np.float64, width)
+        graph.output(name, value_of(graph, value, getattr(torch, types[name])), np.dtype(types[name]), widths[name])
     used = graph.drop_unread_inputs()
     for name in graph.hashed & used:
         inputs[name]["longest"] = limits.HASHED_TEXT_BYTES
     about = _about(saved, [*(d for n, d in inputs.items() if n in used), *of_events])
-    about["outputs"] = [{"name": n, "type": "float64", "width": width or 1} for n in ends]
+    about["outputs"] = [{"name": n, "type": types[n], "width": widths[n] or 1} for n in ends]
     about |= {"events_count": COUNT} if readers else {}
-    types = saved.reading.types.get("train", {})
+    read = saved.reading.types.get("train", {})
     ids = saved.config["submission"].get("ids", [])
-    about["ignored"] = {n: types.get(n) for n in [*types, *sample.names, *ids] if n not in used | made}
+    about["ignored"] = {n: read.get(n) for n in [*read, *sample.names, *ids] if n not in used | made}
     if lists is not None:
         groups = sample[list_column].group_numbers().cpu()  # lists stand whole
         codes = {n: sample[n].coded().codes.cpu() for n in inputs if n in used}

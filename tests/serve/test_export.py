@@ -273,6 +273,30 @@ def test_amounts_are_answered_with_their_intervals(target, tmp_path, monkeypatch
         np.testing.assert_allclose(np.array(said[name]).reshape(own.shape), own, atol=1e-6)
 
 
+@pytest.mark.parametrize(("task", "levels"), [("binary", 2), ("multiclass", 3)])
+def test_classes_are_answered_with_sets_of_them(task, levels, tmp_path, monkeypatch):
+    pytest.importorskip("starlette")
+    from fastrec.serve import make_app
+    from tests.serve.server.calls import post
+
+    for name, value in (("task", task), ("target", "a"), ("metric", "logloss")):
+        monkeypatch.setattr(Amounts, name, value)
+    x = np.random.default_rng(0).normal(size=(2, 400))
+    kind = pd.qcut(x[0] + x[1], levels, labels=[f"k{i}" for i in range(levels)]).astype(str)
+    rows = pd.DataFrame({"x": x[0], "a": kind})
+    run_of(Amounts(), tmp_path, rows[:300], rows[300:][["x"]])
+    export_run(tmp_path / "run", tmp_path / "out")
+    served = make_app(tmp_path / "out")
+    said = post(served, "/v1/score", {"columns": {"x": rows["x"][300:].tolist()}}).json()
+    served.state.service.close()
+    expected = SavedRun(tmp_path / "run").predict_set(rows[300:][["x"]], 0.9)
+    assert said["classes"] == list(expected)
+    assert said["in_set"] == expected.to_numpy().tolist()
+    assert 0 < expected.to_numpy().sum(1).mean() - 1 < levels - 1  # some sets are larger than others
+    true = expected.to_numpy()[np.arange(100), [list(expected).index(k) for k in kind[300:]]]
+    assert true.mean() > 0.8
+
+
 class Days(Amounts):
     target, plain = "a", ()
 

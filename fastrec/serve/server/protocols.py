@@ -121,7 +121,7 @@ async def score(service: Service, call: Call) -> Response:
     outputs = await service.score(scorer, columns, call.timeout, call.came)
     answer: dict[str, Any] = {"scores": outputs[0].tolist()}
     answer |= {o.name: v.tolist() for o, v in zip(scorer.spec.outputs[1:], outputs[1:])}
-    if scorer.spec.classes is not None and scorer.spec.outputs[0].width > 1:
+    if scorer.spec.classes is not None and scorer.spec.outputs[-1].width > 1:
         answer["classes"] = scorer.spec.classes
     return json_response(answer)
 
@@ -422,8 +422,10 @@ ADDRESSES = [
     Address(
         "/v1/score", score, "Scores of rows, in their order.", "POST",
         post=of_rows(SCORE_FIELDS, lambda spec: {
-            n: {"type": "array", "items": {} if spec.outputs[0].width > 1 else {"type": "number"}}
-            for n in ("scores", *(o.name for o in spec.outputs[1:]))
+            "scores" if o is spec.outputs[0] else o.name: {
+                "type": "array", "items": {} if o.width > 1 else {"type": "number"},
+            }
+            for o in spec.outputs
         }),
     ),
     Address(
