@@ -18,7 +18,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.messages import nearest
-from fastrec.errors import DataError, OutOfTimeError
+from fastrec.errors import DataError, OutOfTimeError, check_whole
 from fastrec.estimators.base import (
     ClassWeight,
     Estimator,
@@ -26,7 +26,6 @@ from fastrec.estimators.base import (
     assembled,
     check_class_weight,
     check_classes,
-    check_whole,
     constant_of,
     learnable,
     output_weight,

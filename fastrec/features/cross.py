@@ -53,8 +53,9 @@ class Cross(OfColumns, SumsByKey):
 
     def __init__(self, cols: Cols, *more: Col, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:
         self.cols = [*as_list(cols), *more] if more else cols
-        if len(as_list(self.cols)) < 2:
-            raise DataError("Cross needs two columns or more", remedy="Name them: Cross('a', 'b')")
+        given = as_list(self.cols)
+        if len(given) < 2 or any(c in given[:i] for i, c in enumerate(given)):
+            raise DataError("Cross needs two columns or more, each once", remedy="Name them: Cross('a', 'b')")
 
     @property
     def outputs(self) -> list[str]:

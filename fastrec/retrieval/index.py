@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec._core.imports import require
-from fastrec.errors import DataError, refuse
+from fastrec.errors import DataError, check_whole, refuse
 from fastrec.sequences import best_items
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
@@ -203,8 +203,7 @@ class Index(Saved):
         Raises:
             DataError: shapes do not fit, a number is not finite, ``k`` is below 1, or an allowed id is unknown.
         """
-        if k < 1:
-            raise DataError(f"k={k} vectors were asked for", remedy="Ask for one or more")
+        check_whole("search", k=k)
         queries = self._checked(queries, "queries")
         mask = None if allowed is None else self._mask(allowed)
         if self._found is None:

@@ -318,7 +318,7 @@ class Column:
         if not bool(missing.any()):
             return values.view(len(missing), width)
         made = torch.full((len(missing), width), torch.nan, dtype=values.dtype, device=missing.device)
-        made[~missing] = values.view(-1, width)
+        made[~missing] = values.view(len(missing) - int(missing.sum()), width)  # -1 is ambiguous for a width of 0
         return made
 
     def _refuse(self, wanted: str) -> DataError:
