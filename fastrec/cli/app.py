@@ -164,7 +164,7 @@ def check(
 
         form, about = _form(submission, competition, run)
         any_order = not form.items and about.get("task") == "ranking"
-        typer.echo(str(check_submission(submission, test, form, any_order=any_order)))
+        typer.echo(str(check_submission(submission, test, form, any_order=any_order, metric=about.get("metric"))))
 
 
 @app.command()

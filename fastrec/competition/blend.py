@@ -29,7 +29,7 @@ from fastrec.competition.run_files import write_fitted, write_submission
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError, refuse_rows, warn
-from fastrec.metrics import get_metric
+from fastrec.metrics.registry import known_metric
 from fastrec.report.data import prediction_names, read_table
 from fastrec.stacking import Stack
 from fastrec.stacking.blends import in_list
@@ -287,11 +287,9 @@ class _FirstRun:
             lines = Table.read(run.form.read(self.path / "submission.csv").select(list(run.form.ids)))
         run.found = CompetitionData(train, test, targets=lines, truth=truth)
         run.target, run.folds, run.cats, run.conts = self.target, self.folds, [], []
-        try:
-            get_metric(recipe.metric)
-        except DataError as error:
+        if known_metric(recipe.metric) is None:
             problem = f"its metric {recipe.metric!r} is of its recipe's own, which its files do not hold"
-            raise DataError(problem, file=self.path, remedy="Run its recipe by one of fastrec's metrics") from error
+            raise DataError(problem, file=self.path, remedy="Run its recipe by one of fastrec's metrics")
         run.scorer = Scorer.of(recipe.metric, self.target)
         run.prepared = RunFeatures(recipe, run.found, self.folds, [], None)
         if self.target is None:

@@ -301,6 +301,14 @@ def get_metric(name: str | Metric) -> Metric:
     return Metric(name, function, entry.greater_is_better, entry.wants, entry.tasks, entry.needs_groups)
 
 
+def known_metric(name: str | Metric | None) -> Metric | None:
+    """Return the metric of a name; None: there is none, or it is one's own."""
+    try:
+        return get_metric(name or "")
+    except DataError:
+        return None
+
+
 def metrics_for(task: str) -> list[str]:
     """Return the names of the metrics that can score a task (one of ``TASKS``), with a typical k or q if needed."""
     choice(task, "task", TASKS)
