@@ -201,7 +201,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple
     from fastrec._core.atomic import read_json
     from fastrec.competition.forms.lists import RECSYS2019, form_of_run, ranking_form, run_around
     from fastrec.competition.forms.values import sample_form
-    from fastrec.table import Table, load_state
+    from fastrec.table import Table
     from fastrec.table.read import csv_header, read_file
     from fastrec.validate import Target
 
@@ -212,7 +212,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple
         if run is not None:
             form, config = form_of_run(run), read_json(run / "config.json")
             about = {n: config.get(n) for n in ("task", "metric", "label")} | {"lists": config.get("list_column")}
-            return form, {**about, "target": lambda _: Target.from_state(load_state(run / "target"))}
+            return form, {**about, "target": lambda _: Target.load(run / "target")}
         header = csv_header(submission)
         absent = next((n for n in RECSYS2019.header if n not in header), None)
         if absent is not None:

@@ -34,7 +34,7 @@ from fastrec.report.data import prediction_names, read_table
 from fastrec.stacking import Stack
 from fastrec.stacking.blends import in_list
 from fastrec.stacking.stack import level_two_folds
-from fastrec.table import Table, load_state
+from fastrec.table import Table
 from fastrec.validate import Folds, Lists, Predictions, Rows, Target
 
 
@@ -110,7 +110,7 @@ class _FirstRun:
     def __init__(self, path: Path) -> None:
         self.path, self.config = path, _config_of(path)
         self.task = self.config["task"]
-        self.target = None if self.task == "ranking" else Target.from_state(load_state(path / "target"))
+        self.target = None if self.task == "ranking" else Target.load(path / "target")
         self.outputs = ["score"] if self.target is None else self.target.outputs
         self.folds = Folds.load(path / "folds.parquet")
         self.table, self.ids = _rows_of(path, self.config)
@@ -231,13 +231,21 @@ class _FirstRun:
 
     def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:
         groups, label, (first, *others) = None, self.label, (values, *known)
+        ordered = values, known[0]
         if self.task == "multiclass":
             label = torch.nn.functional.one_hot(label[:, 0].nan_to_num().long(), len(self.outputs)).double()
         if self.task == "ranking":  # scores have no common scale, their softmax in the list has
             names = RowKeys(self.table, ("split", self.ids[0]), path).text
             groups = torch.from_numpy(names.dictionary_encode().indices.to_numpy().astype(np.int64))
-            first, *others = (in_list(v[:, 0], groups)["softmax"][:, None] for v in (first, *others))
+            found = [in_list(v[:, 0], groups) for v in (first, *others)]
+            (first, *others), ordered = ([f[n][:, None] for f in found] for n in ("softmax", "rank"))
         rows = np.flatnonzero(self.scored[: self.size])
+        likeness = float(torch.corrcoef(torch.stack([v[rows].flatten() for v in ordered[:2]]))[0, 1])
+        if likeness < -0.3:  # honest models of one target agree, or at least do not contradict one another
+            warn(
+                f"{path}: its predictions fall where those of the first run rise (correlation {likeness:.2f}). "
+                "Is a higher number better in it, too?"
+            )
         train, test = ([v[part].numpy() for v in (first, *others)] for part in (rows, slice(self.size, None)))
         share, ratio = seen_share(
             train, test, label[rows].numpy(), None if groups is None else len(groups[rows].unique())

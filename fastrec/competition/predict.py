@@ -42,7 +42,7 @@ from fastrec.metrics import Metric
 from fastrec.metrics.intervals import conformal_bound, conformal_gaps
 from fastrec.report.data import out_of_fold
 from fastrec.stacking import Stack, StackModel
-from fastrec.table import Table, concat, load_state
+from fastrec.table import Table, concat
 from fastrec.table.convert import column_names
 from fastrec.table.frames import select_columns
 from fastrec.table.read import other_separator
@@ -89,7 +89,7 @@ class SavedRun:
             problem = f"the run's settings cannot be read ({error!r})"
             raise UnreadableFileError(problem, file=path, remedy="Run the recipe again") from error
         self.form = form_of_run(self.folder)
-        self.target = None if self.task == "ranking" else Target.from_state(load_state(self.folder / "target"))
+        self.target = None if self.task == "ranking" else Target.load(self.folder / "target")
         state = self.folder / "features"
         self.features = FeatureSet.load(state, trust=trust) if state.is_dir() else None
         self.stack = StackModel.load(self.folder / "stack")

@@ -18,7 +18,7 @@ from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, LGBMModel, XGBModel, XGBRanker
 from fastrec.metrics import Interval, Metric, bootstrap_metric
-from fastrec.table import Table, load_state
+from fastrec.table import Table
 from fastrec.validate import Rows, Target
 
 _RATES: dict[type[Estimator], str] = {XGBRanker: "eta", XGBModel: "eta", LGBMModel: "learning_rate"}
@@ -97,7 +97,7 @@ def lighter(model: Estimator, *, stop: bool = True) -> Estimator:
 
 def scorer_of(kept: KeptRows) -> Scorer:
     """Return the run's metric, on the target's scale."""
-    target = None if kept.task == "ranking" else Target.from_state(load_state(kept.run / "target"))
+    target = None if kept.task == "ranking" else Target.load(kept.run / "target")
     return Scorer.of(kept.config["metric"], target)
 
 
