@@ -35,6 +35,7 @@ from fastrec.auto.problem import ALONE, Asked, AutoDecision, Problem
 from fastrec.errors import DataError, FastrecError, refuse_rows, warn
 from fastrec.features._engine.folds import row_folds
 from fastrec.metrics import default_metric, get_metric, metrics_for
+from fastrec.metrics.registry import TASKS
 from fastrec.table import Table
 from fastrec.validate.cuts import given_times
 from fastrec.validate.mirror import AUTO, Mirror, mirror
@@ -63,6 +64,9 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     """
     asked = replace(asked or Asked(), **more)
     asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
+    if asked.task not in (None, *TASKS):
+        remedy = "For the next items of sessions write a NextItemCompetition, as in docs/sessions.md"
+        raise DataError(f"task={asked.task!r} is not one of {', '.join(TASKS)}", remedy=remedy)
     if asked.metric is not None:
         asked = replace(asked, metric=get_metric(asked.metric).name)
     if asked.owner is not None and files.log is None:
