@@ -214,8 +214,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple
             about = {n: config.get(n) for n in ("task", "metric", "label")} | {"lists": config.get("list_column")}
             return form, {**about, "target": lambda _: Target.load(run / "target")}
         header = csv_header(submission)
-        absent = next((n for n in RECSYS2019.header if n not in header), None)
-        if absent is not None:
+        if (absent := next((n for n in RECSYS2019.header if n not in header), None)) is not None:
             problem = "no run directory says the file's form, and that of the RecSys Challenge 2019 has this column"
             remedy = "Give --run RUN or --competition FOLDER, whose form the file has"
             raise MissingColumnError(problem, file=submission, column=absent, remedy=remedy)

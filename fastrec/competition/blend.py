@@ -73,8 +73,7 @@ def blend_runs(
     """
     paths, out = [Path(p) for p in parts], Path(out)
     check_run_folder(out)
-    absent = next((p for p in paths if not p.exists()), None)
-    if absent is not None:
+    if (absent := next((p for p in paths if not p.exists()), None)) is not None:
         raise MissingFileError("there is no such run or file", file=absent, remedy="Give run directories and files")
     if any(p.resolve() == out.resolve() for p in paths):
         raise DataError("the blend would take the place of one of its parts", file=out, remedy="Choose another --out")
@@ -85,8 +84,7 @@ def blend_runs(
     first, stages = _FirstRun(folders[0]), stages or Stages()
     run = first.record(out=out, seed=seed, stages=stages, command=command)
     taken = ["stack", *(b.name for b in Stack().blends([""], run.train, run.scorer.for_choosing()))]
-    same = next((i for i, n in enumerate(names) if n in (*taken, *names[:i])), None)
-    if same is not None:
+    if (same := next((i for i, n in enumerate(names) if n in (*taken, *names[:i])), None)) is not None:
         problem = f"another part, or a way to blend them, has the name {names[same]!r}"
         raise DataError(problem, file=paths[same], remedy="Rename the folder or the file")
     with alone_at(out), run.context:

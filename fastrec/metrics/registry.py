@@ -126,9 +126,7 @@ class Metric:
                 p = p[:, 1] - p[:, 0]
         elif of_classes and "multiclass" not in self.tasks:
             self._refuse(f"{p.shape[1]} numbers a row for one target", "prediction")
-        if self.wants == "classes":
-            return to_classes(y, p, rounded="regression" in self.tasks)
-        return p
+        return to_classes(y, p, rounded="regression" in self.tasks) if self.wants == "classes" else p
 
     def _refuse(self, given: str, column: str) -> None:
         tasks = ", ".join(self.tasks)

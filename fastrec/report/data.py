@@ -516,13 +516,9 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
         problem = f"{score:g} is no score of {metric.name}, which is at most 1"
         raise DataError(problem, remedy="Is it in percent? Divide it by 100 then")
     submission = run / "submission.csv"
-    about = {
-        "score": float(score),
-        "noted": now(),
-        "submission": file_digest(submission) if submission.is_file() else None,
-    }
+    digest = file_digest(submission) if submission.is_file() else None
     # in the run directory, so that the next run there removes it with its submission
-    return write_json(run / _FILE, about)
+    return write_json(run / _FILE, {"score": float(score), "noted": now(), "submission": digest})
 
 
 def noted_score(run: str | Path) -> float | None:

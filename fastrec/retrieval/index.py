@@ -38,9 +38,7 @@ class Approximate:
     def __init__(self, base: Any, vectors: Tensor, kind: str, dial: int, factor: int, farthest: int) -> None:
         self.faiss = _faiss()
         self.base, self.kind, self.dial, self.factor, self.farthest = base, kind, dial, factor, farthest
-        self.top = base
-        if kind == "ivf":
-            self.top = self.faiss.IndexRefineFlat(base, self.faiss.swig_ptr(vectors.numpy()))
+        self.top = self.faiss.IndexRefineFlat(base, self.faiss.swig_ptr(vectors.numpy())) if kind == "ivf" else base
 
     @property
     def text(self) -> str:

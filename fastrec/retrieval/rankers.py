@@ -276,8 +276,7 @@ class ObjectiveRanker(Saved):
             DataError: no candidate is right for a goal, or ``wanted`` lacks it.
         """
         asked = asked.recode(self._known())
-        absent = next((n for n in self.objectives if n not in wanted), None)
-        if absent is not None:
+        if (absent := next((n for n in self.objectives if n not in wanted), None)) is not None:
             raise DataError(f"wanted lacks the goal {absent!r}", remedy=f"It has {', '.join(wanted) or 'none'}")
         parts: dict[str, list[tuple[Tensor, Tensor]]] = {n: [] for n in self.objectives}
         for table in self.candidates.stream(asked):

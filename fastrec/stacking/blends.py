@@ -58,8 +58,7 @@ def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[st
 
 def refuse_twice(names: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Refuse level-2 inputs whose names are already in use."""
-    twice = next((n for n in names if n in columns), None)
-    if twice is not None:
+    if (twice := next((n for n in names if n in columns), None)) is not None:
         raise DataError("two level-2 inputs have this name", column=twice, remedy="Rename the column or the model")
 
 
@@ -557,12 +556,8 @@ def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
 
 
 _SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, "tree_method": "hist", "max_bin": 64}
-_OBJECTIVE = {
-    "binary": "binary:logistic",
-    "multilabel": "binary:logistic",
-    "regression": "reg:squarederror",
-    "multiclass": "multi:softprob",
-}
+_OBJECTIVE = {"regression": "reg:squarederror", "multiclass": "multi:softprob"}
+_OBJECTIVE |= dict.fromkeys(("binary", "multilabel"), "binary:logistic")
 
 
 class TreeBlend(Estimator):

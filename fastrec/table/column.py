@@ -166,8 +166,7 @@ class Column:
         if self.kind not in ("number", "datetime"):
             raise self._refuse("a key")
         missing = self.is_missing()
-        whole = self._as_whole(missing)
-        if whole is not None:
+        if (whole := self._as_whole(missing)) is not None:
             codes, distinct = code_integers(whole, missing)
             kept = pa.array(distinct.to(self.values.dtype).cpu().numpy())
         else:

@@ -322,9 +322,7 @@ def answers_of(form: SubmissionForm, path: Path) -> tuple[RowKeys, pa.Array | pa
     if session is None:
         return RowKeys(table, (), path), id_text(table[name]), name
     ids = _session_text(table[session], session, path).dictionary_encode()
-    rows = np.arange(len(table))
-    if order:
-        rows = pc.sort_indices(table, [(n, "ascending") for n in order]).to_numpy()
+    rows = pc.sort_indices(table, [(n, "ascending") for n in order]).to_numpy() if order else np.arange(len(table))
     last = np.zeros(len(ids.dictionary), dtype=np.int64)
     last[ids.indices.to_numpy()[rows]] = rows  # the last row of a session wins
     found = id_text(table[name].take(pa.array(last)))
