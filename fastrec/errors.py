@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,14 @@ def refuse_rows(
 def refuse(bad: Any, column: str | None, problem: str, remedy: str) -> None:
     """Raise a ``DataError`` of a column's bad rows, if there are any (see ``refuse_rows``)."""
     refuse_rows(bad, problem, column=column, remedy=remedy)
+
+
+def check_whole(name: str, **given: object) -> None:
+    """Refuse values other than whole numbers of 1 or more; None is allowed."""
+    for argument, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
+            remedy = f"Give {argument} as a whole number of 1 or more"
+            raise DataError(f"{name}: {argument} is {value!r}", remedy=remedy)
 
 
 _PACKAGE = str(Path(__file__).parent)

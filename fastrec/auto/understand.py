@@ -35,6 +35,7 @@ from fastrec.auto.problem import ALONE, Asked, AutoDecision, Problem
 from fastrec.errors import DataError, FastrecError, refuse_rows, warn
 from fastrec.features._engine.folds import row_folds
 from fastrec.metrics import default_metric, get_metric, metrics_for
+from fastrec.metrics.registry import TASKS
 from fastrec.table import Table
 from fastrec.validate.cuts import given_times
 from fastrec.validate.mirror import AUTO, Mirror, mirror
@@ -63,6 +64,9 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     """
     asked = replace(asked or Asked(), **more)
     asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
+    if asked.task not in (None, *TASKS):
+        remedy = "For the next items of sessions write a NextItemCompetition, as in docs/sessions.md"
+        raise DataError(f"task={asked.task!r} is not one of {', '.join(TASKS)}", remedy=remedy)
     if asked.metric is not None:
         asked = replace(asked, metric=get_metric(asked.metric).name)
     if asked.owner is not None and files.log is None:
@@ -165,10 +169,8 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
     if asked.counted is not None:
         flags = train[asked.counted]
         if pa.types.is_nested(flags.type) or not {0, 1} >= set(pc.unique(flags).to_pylist()) >= {1}:
-            problem, remedy = (
-                "it does not say by 1 and 0 which lists are scored",
-                "Give 1 for some lists, 0 for the others",
-            )
+            problem = "it does not say by 1 and 0 which lists are scored"
+            remedy = "Give 1 for some lists, 0 for the others"
             raise DataError(problem, file=file, column=asked.counted, remedy=remedy)
     if asked.weight is None:
         return
@@ -363,14 +365,12 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
     own = [n for n in train.column_names if not n.startswith("__index_level_")]
     only = [n for n in own if test is not None and n not in test.column_names]
     wanted = sample.column_names if sample else []
-    values = [n for n in wanted if n in own and (test is None or n not in test.column_names)]
-    if values:
+    if values := [n for n in wanted if n in own and (test is None or n not in test.column_names)]:
         why = "the column that the sample submission wants"
         return values, AutoDecision("target", values if len(values) > 1 else values[0], why)
     if len(only) == 1:
         return only, AutoDecision("target", only[0], "the one column that the test rows lack")
-    named = [n for n in (only or own) if _NAMES.match(n)]
-    if named:
+    if named := [n for n in (only or own) if _NAMES.match(n)]:
         best = max(named, key=lambda n: (n.lower() in ("target", "label", "y", "class"), own.index(n)))
         return [best], AutoDecision("target", best, "its name says so", sure=False)
     if only:
@@ -498,8 +498,7 @@ def _reading(made: Problem) -> None:
     reading.dates = {**reading.dates, **{c.name: c.form for c in made.columns if c.kind == "time" and c.parse}}
     _read_numbers(made.files, [c for c in made.columns if c.numeric_text])
     dates = [n for n, form in reading.dates.items() if (form or "").startswith(_DAY_FIRST)]
-    dates = [n for n in dates if pc.max(pc.day(made.train[n])).as_py() <= 12]
-    if dates:
+    if dates := [n for n in dates if pc.max(pc.day(made.train[n])).as_py() <= 12]:
         why = "read day first; month first would fit too: if so, write '%m/%d/%Y' or the like in `reading`"
         made.note("dates", dates, why, sure=False)
 
@@ -531,10 +530,8 @@ def _drop(made: Problem, known: pa.Table) -> None:
             made.drop[c.name] = c.why
         elif test is not None and c.name not in test.column_names:
             made.drop[c.name] = _LACKING
-        else:
-            told = _tells_all(known, c, made)
-            if told is not None:
-                made.drop[c.name] = told
+        elif (told := _tells_all(known, c, made)) is not None:
+            made.drop[c.name] = told
     told = [n for n, reason in made.drop.items() if reason.startswith(ALONE)]
     if told and not made.learned:  # then they are all that there is
         made.drop = {n: reason for n, reason in made.drop.items() if n not in told}
@@ -684,8 +681,7 @@ def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> Non
 
 
 def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> AutoDecision:
-    share = _copies(known, made)
-    if share:
+    if share := _copies(known, made):
         said = "is a copy of another in all columns, and of copies some are learned and others scored"
         notes = [*notes, f"{share:.3g} of the rows {said}: the score is flattered unless you remove them"]
     return AutoDecision("folds", "random", "; ".join(notes), sure=sure and not share)

@@ -164,7 +164,7 @@ def check(
 
         form, about = _form(submission, competition, run)
         any_order = not form.items and about.get("task") == "ranking"
-        typer.echo(str(check_submission(submission, test, form, any_order=any_order)))
+        typer.echo(str(check_submission(submission, test, form, any_order=any_order, metric=about.get("metric"))))
 
 
 @app.command()
@@ -201,7 +201,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple
     from fastrec._core.atomic import read_json
     from fastrec.competition.forms.lists import RECSYS2019, form_of_run, ranking_form, run_around
     from fastrec.competition.forms.values import sample_form
-    from fastrec.table import Table, load_state
+    from fastrec.table import Table
     from fastrec.table.read import csv_header, read_file
     from fastrec.validate import Target
 
@@ -212,10 +212,9 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple
         if run is not None:
             form, config = form_of_run(run), read_json(run / "config.json")
             about = {n: config.get(n) for n in ("task", "metric", "label")} | {"lists": config.get("list_column")}
-            return form, {**about, "target": lambda _: Target.from_state(load_state(run / "target"))}
+            return form, {**about, "target": lambda _: Target.load(run / "target")}
         header = csv_header(submission)
-        absent = next((n for n in RECSYS2019.header if n not in header), None)
-        if absent is not None:
+        if (absent := next((n for n in RECSYS2019.header if n not in header), None)) is not None:
             problem = "no run directory says the file's form, and that of the RecSys Challenge 2019 has this column"
             remedy = "Give --run RUN or --competition FOLDER, whose form the file has"
             raise MissingColumnError(problem, file=submission, column=absent, remedy=remedy)

@@ -29,12 +29,12 @@ from fastrec.competition.run_files import write_fitted, write_submission
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError, refuse_rows, warn
-from fastrec.metrics import get_metric
+from fastrec.metrics.registry import known_metric
 from fastrec.report.data import prediction_names, read_table
 from fastrec.stacking import Stack
 from fastrec.stacking.blends import in_list
 from fastrec.stacking.stack import level_two_folds
-from fastrec.table import Table, load_state
+from fastrec.table import Table
 from fastrec.validate import Folds, Lists, Predictions, Rows, Target
 
 
@@ -73,8 +73,7 @@ def blend_runs(
     """
     paths, out = [Path(p) for p in parts], Path(out)
     check_run_folder(out)
-    absent = next((p for p in paths if not p.exists()), None)
-    if absent is not None:
+    if (absent := next((p for p in paths if not p.exists()), None)) is not None:
         raise MissingFileError("there is no such run or file", file=absent, remedy="Give run directories and files")
     if any(p.resolve() == out.resolve() for p in paths):
         raise DataError("the blend would take the place of one of its parts", file=out, remedy="Choose another --out")
@@ -85,8 +84,7 @@ def blend_runs(
     first, stages = _FirstRun(folders[0]), stages or Stages()
     run = first.record(out=out, seed=seed, stages=stages, command=command)
     taken = ["stack", *(b.name for b in Stack().blends([""], run.train, run.scorer.for_choosing()))]
-    same = next((i for i, n in enumerate(names) if n in (*taken, *names[:i])), None)
-    if same is not None:
+    if (same := next((i for i, n in enumerate(names) if n in (*taken, *names[:i])), None)) is not None:
         problem = f"another part, or a way to blend them, has the name {names[same]!r}"
         raise DataError(problem, file=paths[same], remedy="Rename the folder or the file")
     with alone_at(out), run.context:
@@ -110,7 +108,7 @@ class _FirstRun:
     def __init__(self, path: Path) -> None:
         self.path, self.config = path, _config_of(path)
         self.task = self.config["task"]
-        self.target = None if self.task == "ranking" else Target.from_state(load_state(path / "target"))
+        self.target = None if self.task == "ranking" else Target.load(path / "target")
         self.outputs = ["score"] if self.target is None else self.target.outputs
         self.folds = Folds.load(path / "folds.parquet")
         self.table, self.ids = _rows_of(path, self.config)
@@ -231,13 +229,21 @@ class _FirstRun:
 
     def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:
         groups, label, (first, *others) = None, self.label, (values, *known)
+        ordered = values, known[0]
         if self.task == "multiclass":
             label = torch.nn.functional.one_hot(label[:, 0].nan_to_num().long(), len(self.outputs)).double()
         if self.task == "ranking":  # scores have no common scale, their softmax in the list has
             names = RowKeys(self.table, ("split", self.ids[0]), path).text
             groups = torch.from_numpy(names.dictionary_encode().indices.to_numpy().astype(np.int64))
-            first, *others = (in_list(v[:, 0], groups)["softmax"][:, None] for v in (first, *others))
+            found = [in_list(v[:, 0], groups) for v in (first, *others)]
+            (first, *others), ordered = ([f[n][:, None] for f in found] for n in ("softmax", "rank"))
         rows = np.flatnonzero(self.scored[: self.size])
+        likeness = float(torch.corrcoef(torch.stack([v[rows].flatten() for v in ordered[:2]]))[0, 1])
+        if likeness < -0.3:  # honest models of one target agree, or at least do not contradict one another
+            warn(
+                f"{path}: its predictions fall where those of the first run rise (correlation {likeness:.2f}). "
+                "Is a higher number better in it, too?"
+            )
         train, test = ([v[part].numpy() for v in (first, *others)] for part in (rows, slice(self.size, None)))
         share, ratio = seen_share(
             train, test, label[rows].numpy(), None if groups is None else len(groups[rows].unique())
@@ -287,11 +293,9 @@ class _FirstRun:
             lines = Table.read(run.form.read(self.path / "submission.csv").select(list(run.form.ids)))
         run.found = CompetitionData(train, test, targets=lines, truth=truth)
         run.target, run.folds, run.cats, run.conts = self.target, self.folds, [], []
-        try:
-            get_metric(recipe.metric)
-        except DataError as error:
+        if known_metric(recipe.metric) is None:
             problem = f"its metric {recipe.metric!r} is of its recipe's own, which its files do not hold"
-            raise DataError(problem, file=self.path, remedy="Run its recipe by one of fastrec's metrics") from error
+            raise DataError(problem, file=self.path, remedy="Run its recipe by one of fastrec's metrics")
         run.scorer = Scorer.of(recipe.metric, self.target)
         run.prepared = RunFeatures(recipe, run.found, self.folds, [], None)
         if self.target is None:

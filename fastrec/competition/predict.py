@@ -42,7 +42,7 @@ from fastrec.metrics import Metric
 from fastrec.metrics.intervals import conformal_bound, conformal_gaps
 from fastrec.report.data import out_of_fold
 from fastrec.stacking import Stack, StackModel
-from fastrec.table import Table, concat, load_state
+from fastrec.table import Table, concat
 from fastrec.table.convert import column_names
 from fastrec.table.frames import select_columns
 from fastrec.table.read import other_separator
@@ -89,7 +89,7 @@ class SavedRun:
             problem = f"the run's settings cannot be read ({error!r})"
             raise UnreadableFileError(problem, file=path, remedy="Run the recipe again") from error
         self.form = form_of_run(self.folder)
-        self.target = None if self.task == "ranking" else Target.from_state(load_state(self.folder / "target"))
+        self.target = None if self.task == "ranking" else Target.load(self.folder / "target")
         state = self.folder / "features"
         self.features = FeatureSet.load(state, trust=trust) if state.is_dir() else None
         self.stack = StackModel.load(self.folder / "stack")
@@ -157,8 +157,7 @@ class SavedRun:
         return Rows(full, self.target.task, cats=self.cats, conts=self.conts, n_outputs=self.target.n_outputs)
 
     def _refuse_absent(self, table: Table) -> None:
-        absent = next((n for n in self.inputs if n not in table), None)
-        if absent is not None:
+        if (absent := next((n for n in self.inputs if n not in table), None)) is not None:
             near = nearest(absent, set(table.names) - set(self.inputs))
             remedy = f"Is {near!r} meant? Rename it" if near else "Add the column"
             remedy += f"; they have {', '.join(table.names)}"
@@ -209,8 +208,7 @@ class SavedRun:
         given = {n: self.read(t, n) for n, t in (tables or {}).items()}
         table = self.read(df)
         by_list = self._by_list(table)
-        if by_list is not None:
-            table = table.take(by_list)
+        table = table if by_list is None else table.take(by_list)
         made = self.predict_rows(self.rows(table, given, None if history is None else self.read(history, "history")))
         if self.target is not None:
             return self.target.restore(made)
@@ -248,8 +246,7 @@ class SavedRun:
             problem = "a ranking orders rows within groups, and no row has a score of its own to explain"
             raise DataError(problem, remedy=f"{read}, or fit with task='binary'")
         steps = [] if self.features is None else self.features.steps
-        looking = [n for s in steps if s.online == "history" for n in s.outputs]
-        if looking:
+        if looking := [n for s in steps if s.online == "history" for n in s.outputs]:
             problem = f"features look at other rows than a row alone ({', '.join(looking[:3])})"
             raise DataError(problem, remedy=f"{read}, or leave such features out")
         table = self.read(df)

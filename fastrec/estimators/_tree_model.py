@@ -18,7 +18,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.messages import nearest
-from fastrec.errors import DataError, OutOfTimeError
+from fastrec.errors import DataError, OutOfTimeError, check_whole
 from fastrec.estimators.base import (
     ClassWeight,
     Estimator,
@@ -26,7 +26,6 @@ from fastrec.estimators.base import (
     assembled,
     check_class_weight,
     check_classes,
-    check_whole,
     constant_of,
     learnable,
     output_weight,
@@ -56,8 +55,7 @@ class TreeInputs:
                 f"columns to learn from are named twice ({names})" if names else "there is no column to learn from"
             )
             raise DataError(problem, remedy="Name each once, in cats=[…] or conts=[…] of the rows")
-        odd = next((n for n in keys if n not in names), None)
-        if odd is not None:
+        if (odd := next((n for n in keys if n not in names), None)) is not None:
             raise DataError("a key is no column that trees learn from", column=odd, remedy=f"Name some of {names[:5]}")
         texts = {n for n in names if (c := rows.table[n]).kind == "category" and is_text(c.distinct.type)}
         coded = (n for n in names if n in rows.cats or n in keys or n in texts)
@@ -124,8 +122,7 @@ class TreeStart:
             return "other columns are categories"
         for name, vocab in inputs.vocabs.items():
             # A new value shifts the codes of all values after it in sorted order.
-            new = set(vocab.classes) - set(self.inputs.vocabs[name].classes)
-            if new:
+            if new := set(vocab.classes) - set(self.inputs.vocabs[name].classes):
                 return f"{name} has new values ({', '.join(map(str, sorted(new, key=str)[:3]))})"
         return ""
 
@@ -275,8 +272,7 @@ class TreeModel(Estimator):
         self, name: str, rounds: int, early_stopping_rounds: int | None, columns: Sequence[str] | None,
         class_weight: ClassWeight, objective: str | None, params: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        odd = next((n for n in params if n in self.elsewhere), None)
-        if odd is not None:
+        if (odd := next((n for n in params if n in self.elsewhere), None)) is not None:
             raise DataError(f"{type(self).__name__} does not take {odd}", remedy=f"Give it as {self.elsewhere[odd]}")
         check_whole(name, rounds=rounds, early_stopping_rounds=early_stopping_rounds)
         self.name, self.rounds, self.early_stopping_rounds = name, rounds, early_stopping_rounds
@@ -416,8 +412,7 @@ class TreeModel(Estimator):
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """Refuse a parameter that the library does not know: it would ignore it silently."""
         known = {*known, *inspect.signature(type(self)).parameters}
-        odd = next((n for n in self.params if n not in known), None)
-        if odd is not None:
+        if (odd := next((n for n in self.params if n not in known), None)) is not None:
             near = nearest(odd, known)
             remedy = "Leave it out" if near is None else f"Did you mean {near}?"
             raise DataError(f"{self.name}: {type(self).__name__} does not use a parameter {odd!r} here", remedy=remedy)
@@ -476,8 +471,7 @@ class TreeModel(Estimator):
         if not isinstance(monotone, Mapping):
             return dict(params)
         names = self._inputs.names
-        odd = next((n for n in monotone if n not in names), None)
-        if odd is not None:
+        if (odd := next((n for n in monotone if n not in names), None)) is not None:
             problem = f"{self.name} has a constraint of a column that it does not use"
             raise DataError(problem, column=odd, remedy=f"Its columns are {', '.join(names[:5])}")
         return {**params, "monotone_constraints": [int(monotone.get(n, 0)) for n in names]}

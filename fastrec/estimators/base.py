@@ -7,7 +7,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -332,16 +331,6 @@ def learnable(rows: Rows, *, name: str) -> Rows:
         problem = f"{name} was given rows of one class only ({int(rows.label[0])}) to learn from"
         raise DataError(problem, remedy="Give rows of both classes")
     return rows
-
-
-def check_whole(name: str, **given: object) -> None:
-    """Refuse values other than whole numbers of 1 or more; None is allowed."""
-    for argument, value in given.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            remedy = f"Give {argument} as a whole number of 1 or more"
-            raise DataError(f"{name}: {argument} is {value!r}", remedy=remedy)
 
 
 def outputs_of(rows: Rows) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ from fastai.torch_core import set_seed
 from torch import Tensor, nn
 
 from fastrec._core import limits
-from fastrec.errors import DataError
+from fastrec.errors import DataError, check_whole
 from fastrec.estimators._net_training import Architecture, KeepBest, train_one_cycle
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._trained_net import STARTED, NetStart, TrainedNet, missing_flags, net_columns, outputs_of
@@ -67,6 +67,7 @@ class NetRanker(Ranker):
         embed_p: float | None = None,
     ) -> None:
         self.name, self.epochs, self.max_rows, self.lr, self.wd = name, epochs, max_rows, lr, wd
+        check_whole(name, epochs=epochs, max_rows=max_rows, bs=bs)
         self.bs = bs or limits.RANKED_BATCH
         layers = None if layers is None else list(layers)
         given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}

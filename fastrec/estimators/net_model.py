@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fastrec._core import limits
 from fastrec._core.ranks import world_size
-from fastrec.errors import DataError
+from fastrec.errors import DataError, check_whole
 from fastrec.estimators._net_training import (
     Architecture,
     KeepBest,
@@ -38,7 +38,6 @@ from fastrec.estimators.base import (
     Trace,
     check_class_weight,
     check_classes,
-    check_whole,
     held_out,
     learnable,
     output_weight,

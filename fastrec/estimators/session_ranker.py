@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fastrec._core import limits
 from fastrec._core.memory import naming_out_of_memory
-from fastrec.errors import DataError
+from fastrec.errors import DataError, check_whole
 from fastrec.estimators._trained_net import values_of_codes
 from fastrec.estimators.net import NetRanker
 from fastrec.models import DIN, embedding_sizes
@@ -204,8 +204,7 @@ class SessionRanker(NetRanker):
         super().__init__(name, model=model, options=options, **training)
         if not issubclass(self.architecture.model, EventNet):
             raise DataError(f"{self.architecture.model.__name__} reads no events", remedy="Take DIN or BST")
-        if most_events < 1:
-            raise DataError(f"most_events={most_events}", remedy="Give 1 or more")
+        check_whole(name, most_events=most_events)
         self.most_events = most_events
 
     def forget(self) -> None:

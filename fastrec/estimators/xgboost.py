@@ -183,7 +183,17 @@ class XGBModel(TreeModel):
         if objective == "multi:softprob":
             fixed["num_class"] = train.n_outputs
         ranks = self.ranking if objective.startswith("rank:") else {}
-        return params_for_xgboost({**ranks, **self._over_defaults(), **fixed}, seed, device)
+        return self._checked(params_for_xgboost({**ranks, **self._over_defaults(), **fixed}, seed, device))
+
+    def _checked(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters, of which none may be unknown to XGBoost."""
+        asked = xgb.Booster({"num_feature": 1})  # XGBoost would only warn; this booster tells which names it knows
+        with self._refusals_as_errors():
+            asked.set_param({n: v for n, v in params.items() if not n.endswith(("constraints", "metric"))})
+            asked.set_param("validate_parameters", False)
+            names = re.findall(r'"(\w+)":', asked.save_config())
+        self.refuse_unknown({*names, *inspect.signature(xgb.XGBModel.__init__).parameters} - _NOT_TRAINED_BY)
+        return params
 
     def _types(self) -> list[str] | None:
         """Return XGBoost's type of each column; None: all are numbers."""
@@ -218,11 +228,6 @@ class XGBModel(TreeModel):
         )
 
     def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[xgb.Booster, Sequence[float]]:
-        asked = xgb.Booster(cache=[matrix])  # XGBoost would only warn; this booster tells which names it knows
-        asked.set_param({n: v for n, v in params.items() if not n.endswith(("constraints", "metric"))})
-        asked.set_param("validate_parameters", False)
-        names = re.findall(r'"(\w+)":', asked.save_config())
-        self.refuse_unknown({*names, *inspect.signature(xgb.XGBModel.__init__).parameters} - _NOT_TRAINED_BY)
         callbacks = [] if self._deadline is None else [InTime(self._deadline, params["eta"], self._rounds)]
         go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": callbacks}
         if held is None:
@@ -312,7 +317,7 @@ class XGBRanker(XGBModel, Ranker):
     def params_in_full(self, seed: int) -> dict[str, Any]:
         """Return XGBoost's parameters, defaults included."""
         given = {**(self.ranking if self.ranks else {}), **self._over_defaults(), "objective": self.objective}
-        return params_for_xgboost(given, seed, None)
+        return self._checked(params_for_xgboost(given, seed, None))
 
     @property
     def reads(self) -> list[str]:

@@ -53,8 +53,9 @@ class Cross(OfColumns, SumsByKey):
 
     def __init__(self, cols: Cols, *more: Col, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:
         self.cols = [*as_list(cols), *more] if more else cols
-        if len(as_list(self.cols)) < 2:
-            raise DataError("Cross needs two columns or more", remedy="Name them: Cross('a', 'b')")
+        given = as_list(self.cols)
+        if len(given) < 2 or any(c in given[:i] for i, c in enumerate(given)):
+            raise DataError("Cross needs two columns or more, each once", remedy="Name them: Cross('a', 'b')")
 
     @property
     def outputs(self) -> list[str]:
@@ -239,12 +240,10 @@ def search_crosses(
 
 def _sources(cols: Sequence[Col]) -> dict[str, Col]:
     listed = as_list(cols)
-    odd = next((c for c in listed if not isinstance(c, Col)), None)
-    if odd is not None:
+    if (odd := next((c for c in listed if not isinstance(c, Col)), None)) is not None:
         raise DataError(f"search_crosses: {odd!r} is neither a column nor a generator", remedy="List names")
     names = [name_of(c) for c in listed]
-    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
-    if twice is not None:
+    if (twice := next((n for i, n in enumerate(names) if n in names[:i]), None)) is not None:
         raise DataError("search_crosses was given this column twice", column=twice, remedy="Name it once")
     if len(names) < 2:
         raise DataError("search_crosses needs two columns or more", remedy="Name them: search_crosses(df, ['a', 'b'])")
@@ -254,11 +253,9 @@ def _sources(cols: Sequence[Col]) -> dict[str, Col]:
 def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tuple[str, ...]]:
     if extend is None:
         return list(itertools.combinations(names, 2))
-    odd = next((n for known in extend for n in known if n not in names), None)
-    if odd is not None:
+    if (odd := next((n for known in extend for n in known if n not in names), None)) is not None:
         raise DataError("search_crosses: extend names a column that is not searched", column=odd, remedy="Add to cols")
-    short = next((known for known in extend if len(set(known)) < 2), None)
-    if short is not None:
+    if (short := next((known for known in extend if len(set(known)) < 2), None)) is not None:
         raise DataError(f"search_crosses: {list(short)} is no pair to extend", remedy="Name two columns or more")
     larger = [{*known, n} for known in extend for n in names if n not in known]
     return list(dict.fromkeys(tuple(n for n in names if n in s) for s in larger))
@@ -267,8 +264,7 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
 def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
     generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
     own = others[0] if others[0] in {*sources, *generators.fit_inputs} else None  # the target itself
-    using = next((s for s in generators.steps if s.uses_target), own)
-    if using is not None:
+    if (using := next((s for s in generators.steps if s.uses_target), own)) is not None:
         problem = f"search_crosses: {using!r} uses a target, which would leak into its own rows"
         raise DataError(problem, remedy="Pair columns and generators that use none")
     plain = [n for n, s in sources.items() if isinstance(s, str)]

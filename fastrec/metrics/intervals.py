@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.errors import DataError, refuse
+from fastrec.errors import DataError, check_whole, refuse
 from fastrec.metrics.ranking import flat_tensor
 from fastrec.metrics.registry import Metric, get_metric
 from fastrec.metrics.rows import paired
@@ -105,8 +105,7 @@ def cluster_means(
     bad = ~np.isfinite(values).all(axis=1)
     if bad.any():
         raise DataError("a value is not a finite number", row=int(bad.argmax()), remedy="Drop or fill it first")
-    if repeats < 1:
-        raise DataError(f"{repeats} resamples were asked for", remedy="Ask for at least one")
+    check_whole("cluster_means", repeats=repeats)
     _, codes = np.unique(clusters, return_inverse=True)
     n_clusters = int(codes.max()) + 1
     weighed = values if weights is None else values * weights[:, None]

@@ -126,9 +126,7 @@ class Metric:
                 p = p[:, 1] - p[:, 0]
         elif of_classes and "multiclass" not in self.tasks:
             self._refuse(f"{p.shape[1]} numbers a row for one target", "prediction")
-        if self.wants == "classes":
-            return to_classes(y, p, rounded="regression" in self.tasks)
-        return p
+        return to_classes(y, p, rounded="regression" in self.tasks) if self.wants == "classes" else p
 
     def _refuse(self, given: str, column: str) -> None:
         tasks = ", ".join(self.tasks)
@@ -299,6 +297,14 @@ def get_metric(name: str | Metric) -> Metric:
     name = f"{base}@{value}" if at else base
     function = partial(entry.function, **options) if options else entry.function
     return Metric(name, function, entry.greater_is_better, entry.wants, entry.tasks, entry.needs_groups)
+
+
+def known_metric(name: str | Metric | None) -> Metric | None:
+    """Return the metric of a name; None: there is none, or it is one's own."""
+    try:
+        return get_metric(name or "")
+    except DataError:
+        return None
 
 
 def metrics_for(task: str) -> list[str]:

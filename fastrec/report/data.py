@@ -22,6 +22,7 @@ from fastrec._core.messages import refuse_absent
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, conformal_bound, conformal_gaps, interval_of
+from fastrec.metrics.registry import known_metric
 
 
 @dataclass(frozen=True)
@@ -502,7 +503,7 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
 
     Raises:
         MissingFileError: this is no run directory.
-        DataError: the score is no finite number.
+        DataError: the score is no finite number, or the metric is never so high.
         WriteError: the file system refused.
     """
     run = Path(run)
@@ -510,14 +511,14 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
         raise MissingFileError("there is no scores.json", file=run, remedy="Give the directory of a finished run")
     if not math.isfinite(score):
         raise DataError(f"{score} is no score", remedy="Give the number that the leaderboard shows")
+    metric = known_metric(read_json(run / "scores.json").get("metric"))
+    if score > 1 and metric is not None and metric.greater_is_better:  # all of these are 1 at most
+        problem = f"{score:g} is no score of {metric.name}, which is at most 1"
+        raise DataError(problem, remedy="Is it in percent? Divide it by 100 then")
     submission = run / "submission.csv"
-    about = {
-        "score": float(score),
-        "noted": now(),
-        "submission": file_digest(submission) if submission.is_file() else None,
-    }
+    digest = file_digest(submission) if submission.is_file() else None
     # in the run directory, so that the next run there removes it with its submission
-    return write_json(run / _FILE, about)
+    return write_json(run / _FILE, {"score": float(score), "noted": now(), "submission": digest})
 
 
 def noted_score(run: str | Path) -> float | None:

@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_matrix, diags
 
 from fastrec._core import limits
-from fastrec.errors import DataError, NotFittedError, refuse_rows
+from fastrec.errors import DataError, NotFittedError, check_whole, refuse_rows
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
 
@@ -140,8 +140,7 @@ class CollaborativeFilter(Saved, ABC):
         Raises:
             DataError: ``k`` is below 1.
         """
-        if k < 1:
-            raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
+        check_whole("recommend", k=k)
         column = as_column(users, name="users")
         codes = self._user_codes(column)
         usual = np.argsort(-np.diff(self._matrix.tocsc().indptr), kind="stable")  # most interactions first

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec._core.imports import require
-from fastrec.errors import DataError, refuse
+from fastrec.errors import DataError, check_whole, refuse
 from fastrec.sequences import best_items
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
@@ -38,9 +38,7 @@ class Approximate:
     def __init__(self, base: Any, vectors: Tensor, kind: str, dial: int, factor: int, farthest: int) -> None:
         self.faiss = _faiss()
         self.base, self.kind, self.dial, self.factor, self.farthest = base, kind, dial, factor, farthest
-        self.top = base
-        if kind == "ivf":
-            self.top = self.faiss.IndexRefineFlat(base, self.faiss.swig_ptr(vectors.numpy()))
+        self.top = self.faiss.IndexRefineFlat(base, self.faiss.swig_ptr(vectors.numpy())) if kind == "ivf" else base
 
     @property
     def text(self) -> str:
@@ -203,8 +201,7 @@ class Index(Saved):
         Raises:
             DataError: shapes do not fit, a number is not finite, ``k`` is below 1, or an allowed id is unknown.
         """
-        if k < 1:
-            raise DataError(f"k={k} vectors were asked for", remedy="Ask for one or more")
+        check_whole("search", k=k)
         queries = self._checked(queries, "queries")
         mask = None if allowed is None else self._mask(allowed)
         if self._found is None:

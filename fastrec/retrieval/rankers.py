@@ -16,7 +16,7 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec._core.kernels import compiled, shared, view
 from fastrec._core.kernels import sessions as loops
-from fastrec.errors import DataError, NotFittedError
+from fastrec.errors import DataError, NotFittedError, check_whole
 from fastrec.estimators._tree_model import Deadline
 from fastrec.estimators.xgboost import InTime
 from fastrec.retrieval.candidates.sources import ModelSource, RepeatedItems, best_of_pairs
@@ -276,8 +276,7 @@ class ObjectiveRanker(Saved):
             DataError: no candidate is right for a goal, or ``wanted`` lacks it.
         """
         asked = asked.recode(self._known())
-        absent = next((n for n in self.objectives if n not in wanted), None)
-        if absent is not None:
+        if (absent := next((n for n in self.objectives if n not in wanted), None)) is not None:
             raise DataError(f"wanted lacks the goal {absent!r}", remedy=f"It has {', '.join(wanted) or 'none'}")
         parts: dict[str, list[tuple[Tensor, Tensor]]] = {n: [] for n in self.objectives}
         for table in self.candidates.stream(asked):
@@ -299,6 +298,7 @@ class ObjectiveRanker(Saved):
         Raises:
             NotFittedError: ``find`` or ``learn`` was not called.
         """
+        check_whole("recommend", k=k)
         asked = asked.recode(self._known(learned=True))
         best = {n: torch.zeros((len(asked), k), dtype=torch.int64) for n in self.objectives}
         for table in self.candidates.stream(asked):

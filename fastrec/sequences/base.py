@@ -12,7 +12,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec._core.memory import keeping_memory
-from fastrec.errors import DataError, NotFittedError
+from fastrec.errors import DataError, NotFittedError, check_whole
 from fastrec.sequences.reading import SessionFrame
 from fastrec.table import Vocab
 from fastrec.table.column import rows_of
@@ -77,8 +77,7 @@ def recommended(
     Raises:
         DataError: ``k`` is below 1.
     """
-    if k < 1:
-        raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
+    check_whole("recommend", k=k)
     items = torch.zeros(len(sessions), k, dtype=torch.int64)
     best = torch.full((len(sessions), k), -torch.inf)
     for rows, scores in blocks:

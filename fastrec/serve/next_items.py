@@ -20,7 +20,7 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.next_items import SavedNextItems
-from fastrec.errors import DataError, MissingFileError, NotFittedError
+from fastrec.errors import DataError, MissingFileError, NotFittedError, check_whole
 from fastrec.sequences import NextItemNet, SessionFrame
 from fastrec.sequences.reading import has_virtual
 from fastrec.sequences.session_learner import item_keys
@@ -287,6 +287,7 @@ class NextItemGraph:
         Raises:
             DataError: a column of events is absent, incomplete, or of another type.
         """
+        check_whole("recommend", k=k)
         given = {**({} if times is None else {"times": times}), **(sides or {})}
         lengths = np.array([len(s) for s in sessions], np.int64)
         order = np.argsort(lengths, kind="stable")

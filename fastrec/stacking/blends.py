@@ -18,7 +18,7 @@ from fastrec.estimators import Estimator, Ranker, Trace, XGBRanker
 from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.base import Rule
 from fastrec.estimators.xgboost import gains, linked, names_for_xgboost, params_for_xgboost, predicted
-from fastrec.metrics import group_ranks
+from fastrec.metrics.ranking import choice, group_ranks
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
 from fastrec.tabular.procs.procs import interpolated, spread_places
@@ -26,6 +26,13 @@ from fastrec.validate import Lists, Rows, whole_lists
 from fastrec.validate.target import Task
 
 # Level-2 inputs for tasks without lists: the predictions of each base model, one column per number.
+
+
+def base_models(names: Sequence[str]) -> list[str]:
+    """Return base models' names; refuse none, and a bare text, whose letters would be taken for names."""
+    if isinstance(names, str) or not names:
+        raise DataError(f"a blend of the models {names!r}", remedy="Give a list of one name or more")
+    return list(names)
 
 
 def names_of(model: str, data: Rows) -> list[str]:
@@ -51,8 +58,7 @@ def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[st
 
 def refuse_twice(names: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Refuse level-2 inputs whose names are already in use."""
-    twice = next((n for n in names if n in columns), None)
-    if twice is not None:
+    if (twice := next((n for n in names if n in columns), None)) is not None:
         raise DataError("two level-2 inputs have this name", column=twice, remedy="Rename the column or the model")
 
 
@@ -147,7 +153,7 @@ class LinearBlend(Ranker):
     weights: torch.Tensor | None
 
     def __init__(self, models: Sequence[str], *, name: str = "blend", ridge: float = 1.0) -> None:
-        self.name, self.models, self.ridge = name, list(models), ridge
+        self.name, self.models, self.ridge = name, base_models(models), ridge
         self.forget()
 
     def fit(
@@ -198,7 +204,7 @@ class BoostedBlend(Ranker):
     learned = ("blend", "trees")
 
     def __init__(self, models: Sequence[str], *, name: str = "boosted_blend", rounds: int = 40, **params: Any) -> None:
-        self.models, self.name, self.rounds, self.params = list(models), name, rounds, params
+        self.models, self.name, self.rounds, self.params = base_models(models), name, rounds, params
         self.forget()
 
     def forget(self) -> None:
@@ -339,7 +345,9 @@ class MeanBlend(Rule):
     def __init__(
         self, models: Sequence[str], *, of: Literal["log_softmax", "rank"] | None = None, name: str | None = None
     ) -> None:
-        self.models, self.of, self.name = list(models), of, name or ("mean" if of is None else f"mean_{of}")
+        if of is not None:
+            choice(of, "of", ("log_softmax", "rank"))
+        self.models, self.of, self.name = base_models(models), of, name or ("mean" if of is None else f"mean_{of}")
         self.tasks = type(self).tasks if of is None else ("ranking",)
         self.forget()
 
@@ -365,7 +373,7 @@ class WeightedBlend(Estimator):
     constant: torch.Tensor | None
 
     def __init__(self, models: Sequence[str], *, name: str | None = None, ridge: float = 1.0) -> None:
-        self.models, self.name, self.ridge = list(models), name or self.kind, ridge
+        self.models, self.name, self.ridge = base_models(models), name or self.kind, ridge
         self.forget()
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
@@ -475,7 +483,7 @@ class RankMean(Estimator):
     learned = ("_knots", "_line", "_curves")
 
     def __init__(self, models: Sequence[str], *, name: str = "mean_rank") -> None:
-        self.models, self.name = list(models), name
+        self.models, self.name = base_models(models), name
         self.forget()
 
     def forget(self) -> None:
@@ -548,12 +556,8 @@ def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
 
 
 _SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, "tree_method": "hist", "max_bin": 64}
-_OBJECTIVE = {
-    "binary": "binary:logistic",
-    "multilabel": "binary:logistic",
-    "regression": "reg:squarederror",
-    "multiclass": "multi:softprob",
-}
+_OBJECTIVE = {"regression": "reg:squarederror", "multiclass": "multi:softprob"}
+_OBJECTIVE |= dict.fromkeys(("binary", "multilabel"), "binary:logistic")
 
 
 class TreeBlend(Estimator):
@@ -573,7 +577,7 @@ class TreeBlend(Estimator):
     def __init__(
         self, models: Sequence[str], task: Task, *, name: str = "trees", rounds: int = 40, **params: Any
     ) -> None:
-        self.models, self.task, self.name, self.rounds, self.params = list(models), task, name, rounds, params
+        self.models, self.task, self.name, self.rounds, self.params = base_models(models), task, name, rounds, params
         self.forget()
 
     def forget(self) -> None:

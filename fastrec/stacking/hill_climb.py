@@ -10,6 +10,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, Trace
 from fastrec.metrics import Metric, default_metric, get_metric
+from fastrec.metrics.registry import known_metric
 from fastrec.stacking.blends import as_task, in_lists, predicted_by
 from fastrec.validate import Rows
 
@@ -83,11 +84,7 @@ class HillClimb(Estimator):
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments; a metric is given by name if it has one."""
         metric = self.metric.name if isinstance(self.metric, Metric) else self.metric
-        try:
-            get_metric(str(metric))
-        except DataError:
-            metric = None
-        return {**super().settings(), "metric": metric}
+        return {**super().settings(), "metric": None if known_metric(metric) is None else metric}
 
 
 def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tensor:

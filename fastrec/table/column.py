@@ -166,8 +166,7 @@ class Column:
         if self.kind not in ("number", "datetime"):
             raise self._refuse("a key")
         missing = self.is_missing()
-        whole = self._as_whole(missing)
-        if whole is not None:
+        if (whole := self._as_whole(missing)) is not None:
             codes, distinct = code_integers(whole, missing)
             kept = pa.array(distinct.to(self.values.dtype).cpu().numpy())
         else:
@@ -318,7 +317,7 @@ class Column:
         if not bool(missing.any()):
             return values.view(len(missing), width)
         made = torch.full((len(missing), width), torch.nan, dtype=values.dtype, device=missing.device)
-        made[~missing] = values.view(-1, width)
+        made[~missing] = values.view(len(missing) - int(missing.sum()), width)  # -1 is ambiguous for a width of 0
         return made
 
     def _refuse(self, wanted: str) -> DataError:

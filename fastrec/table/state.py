@@ -323,7 +323,7 @@ class Saved:
         """
         state = load_state(folder)
         try:
-            return class_named(Saved, state["class"], cls).from_state(state)
+            return class_named(Saved, state.get("class", saved_name(cls)), cls).from_state(state)
         except DataError as error:
             raise DataError(error.problem, file=folder, remedy=error.remedy) from error
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:

@@ -29,7 +29,7 @@ from fasttransform import Pipeline
 from fastrec._core import limits, ranks
 from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.memory import naming_out_of_memory
-from fastrec.errors import DataError
+from fastrec.errors import DataError, check_whole
 from fastrec.table import as_column
 from fastrec.tabular.extras import Extras
 from fastrec.tabular.packed import HostGather, Layout, Packed, one_ahead
@@ -217,8 +217,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
         world_size: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if bs is not None and bs < 1:
-            raise DataError(f"a batch of {bs} rows was asked for", remedy="Give bs=1 or more")
+        check_whole("a loader", bs=bs)
         super().__init__(
             dataset, bs=bs, shuffle=shuffle, after_batch=_with_reader(after_batch, dataset), num_workers=0, **kwargs
         )
@@ -463,9 +462,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
 
 def _with_reader(after_batch: Any, dataset: Any) -> Any:
     given = after_batch.fs if isinstance(after_batch, Pipeline) else L(after_batch)
-    if any(isinstance(tfm, ReadTabBatch) for tfm in given):
-        return after_batch
-    return L(ReadBatch(dataset)) + given
+    return after_batch if any(isinstance(tfm, ReadTabBatch) for tfm in given) else L(ReadBatch(dataset)) + given
 
 
 # One raw row packed at once: a frame of one row costs a hundred small steps for every column.

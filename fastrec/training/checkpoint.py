@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fastrec._core import limits, ranks
 from fastrec._core.atomic import remove, remove_leftovers
 from fastrec._core.ranks import is_first, rank, world_size
-from fastrec.errors import DataError, MissingFileError, warn
+from fastrec.errors import DataError, MissingFileError, check_whole, warn
 from fastrec.optim.torch_optimizers import cache_of
 from fastrec.table import load_state, save_state
 from fastrec.training.rows import AroundLoader
@@ -218,8 +218,7 @@ def _changing(learn: Any) -> list[tuple[Any, list[str]]]:
     for cb in learn.cbs.sorted("order"):
         names = [*getattr(type(cb), "checkpointed", ())]
         names += [n for kind, own in _CHANGING.items() if isinstance(cb, kind) for n in own]
-        names = [n for n in names if n in vars(cb)]
-        if names:
+        if names := [n for n in names if n in vars(cb)]:
             found.append((cb, names))
     return found
 
@@ -298,8 +297,7 @@ class Checkpoint(Callback):
         self, folder: str | Path, *, every: int | None = None, keep_best: str | None = None, lower: bool | None = None
     ) -> None:
         super().__init__()
-        if every is not None and every < 1:
-            raise DataError(f"a checkpoint every {every} batches", remedy="Give every=1 or more, or None")
+        check_whole("Checkpoint", every=every)
         self.folder, self.every, self.keep_best = Path(folder), every, keep_best
         named_low = any(w in (keep_best or "") for w in ("loss", "error", "mse", "mae"))
         self.lower = named_low if lower is None else lower

@@ -18,7 +18,7 @@ from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, LGBMModel, XGBModel, XGBRanker
 from fastrec.metrics import Interval, Metric, bootstrap_metric
-from fastrec.table import Table, load_state
+from fastrec.table import Table
 from fastrec.validate import Rows, Target
 
 _RATES: dict[type[Estimator], str] = {XGBRanker: "eta", XGBModel: "eta", LGBMModel: "learning_rate"}
@@ -43,8 +43,7 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
         with suppress(OSError, ValueError):  # another model is damaged
             file = kept.run / "models" / n / "fold0" / "estimator.json"
             about[n] = dict(json.loads(file.read_text(encoding="utf-8")))
-    trees = [n for n, saved in about.items() if saved.get("class") in known]
-    if trees:
+    if trees := [n for n, saved in about.items() if saved.get("class") in known]:
         scores = json.loads((kept.run / "scores.json").read_text(encoding="utf-8"))
         sign = 1 if scores["greater_is_better"] else -1
         # such trees differ by chance: a new column would change all their draws
@@ -97,7 +96,7 @@ def lighter(model: Estimator, *, stop: bool = True) -> Estimator:
 
 def scorer_of(kept: KeptRows) -> Scorer:
     """Return the run's metric, on the target's scale."""
-    target = None if kept.task == "ranking" else Target.from_state(load_state(kept.run / "target"))
+    target = None if kept.task == "ranking" else Target.load(kept.run / "target")
     return Scorer.of(kept.config["metric"], target)
 
 
@@ -110,8 +109,7 @@ class RunColumns:
     def __init__(self, kept: KeptRows, without: Sequence[str] = (), beside: Sequence[str] = ()) -> None:
         self.kept, self.without = kept, list(without)
         names = [*kept.cats, *kept.conts]
-        odd = next((n for n in without if n not in names), None)
-        if odd is not None:
+        if (odd := next((n for n in without if n not in names), None)) is not None:
             near = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
             raise DataError("the run's models do not learn from it", column=odd, remedy=f"They learn from {near}")
         self.names = list(dict.fromkeys([*names, *beside]))

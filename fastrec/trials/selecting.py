@@ -39,6 +39,8 @@ def null_importance(
     """
     if rows.label is None:
         raise DataError("rows without labels have no target to learn", remedy="Give training rows")
+    if (taken := next((n for n in rows.names if n.startswith("__shuffled__")), None)) is not None:
+        raise DataError("shuffled copies of columns have such names", column=taken, remedy="Rename the column")
     gains, nulls = ({n: [] for n in rows.names} for _ in range(2))
     copies, draw = {n: f"__shuffled__{n}" for n in rows.names}, torch.Generator().manual_seed(seed)
     both = [*copies, *copies.values()]

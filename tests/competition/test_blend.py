@@ -23,7 +23,15 @@ from fastrec.competition import Competition, blend_runs, compare_runs, list_runs
 from fastrec.competition.blend import seen_share
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import SavedRun
-from fastrec.errors import DataError, DataWarning, FastrecError, LeakageError, MissingColumnError, SubmissionError
+from fastrec.errors import (
+    DataError,
+    DataWarning,
+    FastrecError,
+    LeakageError,
+    MissingColumnError,
+    SubmissionError,
+    UnreadableFileError,
+)
 from fastrec.estimators import LGBMModel, SKModel, XGBModel
 from tests.files import write_csv
 
@@ -304,6 +312,11 @@ def test_runs_that_do_not_go_together_are_refused(runs, tmp_path):
     rows.to_parquet(changed / "rows.parquet")
     with pytest.raises(DataError, match="row 7: its rows, or their targets, are others"):
         blend_runs([one, changed], out, **QUIET)
+    state = shutil.copytree(one, tmp_path / "old") / "target" / "state.json"
+    state.write_text(state.read_text().replace('"given"', '"gave"'))
+    for read_it in (SavedRun, lambda old: blend_runs([old, two], out, **QUIET)):
+        with pytest.raises(UnreadableFileError, match=r"old/target': it holds no Target that can be read .*'given'"):
+            read_it(tmp_path / "old")
     own = shutil.copytree(one, tmp_path / "own")
     config = json.loads((own / "config.json").read_text())
     (own / "config.json").write_text(json.dumps(config | {"metric": "of_mine"}))
@@ -330,6 +343,12 @@ def test_good_predictions_without_folds_are_pointed_at(runs, tmp_path):
     by_heart.to_csv(tmp_path / "plain.csv", index=False)
     with pytest.warns(DataWarning, match=r"plain.csv: its training predictions explain \d+% of what the runs leave"):
         blend_runs([*runs["binary"], tmp_path / "plain.csv"], tmp_path / "blend", **QUIET)
+
+
+def test_reversed_predictions_are_pointed_at(runs, theirs, tmp_path):
+    theirs.assign(p=1 - theirs.p).to_csv(tmp_path / "turned.csv", index=False)
+    with pytest.warns(DataWarning, match=r"turned\.csv: .* \(correlation -0\.\d\d\)\. Is a higher number better"):
+        blend_runs([*runs["binary"], tmp_path / "turned.csv"], tmp_path / "blend", **QUIET)
 
 
 def test_no_honest_model_is_refused_and_most_by_heart_are():
@@ -411,6 +430,9 @@ def test_rankings_are_blended_too(tmp_path):
     submission, own = (pd.read_csv(r / "submission.csv") for r in (made, parts[0]))
     pd.testing.assert_frame_equal(submission.iloc[:, :2], own.iloc[:, :2])
     np.testing.assert_allclose(submission.score, pd.read_parquet(made / "test" / "stack.parquet").score)
+    file.assign(score=-file.score).to_csv(tmp_path / "turned.csv", index=False)
+    with pytest.warns(DataWarning, match=r"turned\.csv: .* \(correlation -0\."):
+        blend_runs([parts[0], tmp_path / "turned.csv"], tmp_path / "again", **QUIET)
     # The answers by heart, and what a model would say of the test.
     heart = pd.concat([train.assign(score=3.0 * train.bought), noisy["test"]])[["search", "product", "score"]]
     heart.to_csv(tmp_path / "heart.csv", index=False)

@@ -129,6 +129,13 @@ def test_check_passes_what_is_right_and_tells_of_another_order(tmp_path):
     assert caught.value.row == 2
     with pytest.raises(SubmissionError, match="'y' is no class"):
         scored("auc", "id,p\na,y\nb,n\nc,y\nd,n\n")
+    assert check_submission(tmp_path / "s.csv", truth, FORM, metric="accuracy").warnings == ()
+    told = check_submission(tmp_path / "s.csv", truth, FORM, metric="auc").warnings
+    assert told == ("column 'p' holds classes, such as 'y', and auc needs a number for each row",)
+    write(tmp_path / "one.csv", "id,p\na,Y\nb,Y\n")
+    made = write(tmp_path / "s.csv", "id,p\na,0.2\nb,0.1\n")
+    with pytest.raises(DataError, match=r"one\.csv', column 'p': auc is undefined on this truth"):
+        score_submission(made, tmp_path / "one.csv", FORM, metric="auc", target=target)
     for text, column in (("id,q\na,Y\nb,N\n", "p"), ("id,p\na,Y\nb,Z\n", "p"), ("k,p\na,Y\nb,N\n", "id")):
         write(truth, text)
         with pytest.raises(FastrecError) as error:

@@ -169,7 +169,8 @@ def test_errors_name_what_is_missing():
     for kind, options, match in (
         (SessionRanker, {"model": "TabularNet"}, "TabularNet reads no events"),
         (NetRanker, {"model": "DIN"}, "DIN reads events"),
-        (SessionRanker, {"most_events": 0}, "most_events=0"),
+        (SessionRanker, {"most_events": 0}, "most_events is 0"),
+        (SessionRanker, {"epochs": -1}, "epochs is -1"),
     ):
         with pytest.raises(DataError, match=match):
             kind(**options)

@@ -115,6 +115,7 @@ REFUSALS = [
     (past({}), None, None, "needs the table 'log'"),
     (past({"log": {"u": [1, 1], "t": [1.0, None]}}), "t", 1, "an order value is missing in the log"),
     (lambda: ff.Pca("x", 1).fit(held([1.0, 2.0])).transform(held([1.0, 2.0, 3.0])), "x", 0, "Pca"),
+    (lambda: ff.Cross(["x", "x"]), None, None, "two columns or more, each once"),
     (lambda: ff.FeatureSet([SAME_WORDS]), "history_count_a_b", None, "twice"),
     (lambda: ff.FeatureSet([ff.CountEncode(["x", "x"])]), "count_x", None, "CountEncode makes the column .* twice"),
     (lambda: ff.FeatureSet([ff.Lag("x", n=[1, 1])]), "lag1_x", None, "Lag makes the column .* twice"),

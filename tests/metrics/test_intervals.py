@@ -192,7 +192,7 @@ TWO = ([0, 1], {"a": [0.1, 0.2]})
         (lambda: cluster_means(np.ones(3), np.arange(3)), "no values"),
         (lambda: cluster_means(np.ones((3, 1)), np.arange(2)), "3 rows have 2 clusters"),
         (lambda: cluster_means(np.array([[1.0], [np.nan]]), np.arange(2)), "row 1: a value is not a finite number"),
-        (lambda: cluster_means(np.ones((3, 1)), np.arange(3), repeats=0), "0 resamples"),
+        (lambda: cluster_means(np.ones((3, 1)), np.arange(3), repeats=0), "repeats is 0"),
         (lambda: m.best_threshold([0, 1], [0.1, 0.2], "auc"), "auc is not computed from classes"),
         (lambda: m.best_threshold([0, 1], [0.1, math.nan], "f1"), "row 1: a value is NaN"),
         (lambda: m.best_threshold([0, 1], [0.1, math.inf], "f1"), "row 1: a value is infinite"),

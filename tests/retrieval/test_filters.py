@@ -298,7 +298,8 @@ def test_bad_input_is_named(make):
         refused(DataError, r"column 'weight', row 1", lambda w=weight: make().fit([1, 2], [1, 2], [1.0, w]))
     refused(DataError, "unequal lengths", lambda: make().fit([1, 2], [1, 2, 3]))
     refused(DataError, "2 users and 3 items", lambda: fitted(make).score([1, 2], [1, 2, 3]))
-    refused(DataError, "k=0", lambda: fitted(make).recommend([2], 0))
+    for k in (0, 2.5):
+        refused(DataError, f"k is {k}", lambda k=k: fitted(make).recommend([2], k))
 
 
 @settings(max_examples=30, deadline=None)

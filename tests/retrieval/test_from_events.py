@@ -354,7 +354,7 @@ NEW = {"who": [1, 1, 1, 2, 2, 2], "what": [1, 2, 8, 2, 1, 9]}
         ("Rename the column", LOG.rename(columns={"who": "fused"}), {"user": "fused"}),
         ("no source finds any of the 2 positives", pd.DataFrame(NEW), {}),
         ("before the cut no group has two events", pd.DataFrame(OWN), {}),
-        ("k=0", LOG, {"k": 0}),
+        ("k is 0", LOG, {"k": 0}),
         ("seen='kept'", LOG, {"seen": "kept"}),
         ("column 'who': it is named as groups and as items", LOG, {"item": "who"}),
     ],

@@ -256,7 +256,7 @@ def test_orders_follow_one_another():
     ("make", "words"),
     [
         (lambda: Recommender(PopularItems(), ranker="runs/x"), "no ranker"),
-        (lambda: Recommender(PopularItems()).fit(LOG).recommend(LOG, 0), "k=0"),
+        (lambda: Recommender(PopularItems()).fit(LOG).recommend(LOG, 2.5), "k is 2.5"),
         (lambda: Recommender(PopularItems()).recommend_one([1]), "not been fitted"),
         (lambda: Quota([1], ["a", "b"], 1), "2 groups"),
         (lambda: Quota([1], ["a"], 0), "at most 0"),

@@ -324,6 +324,7 @@ def test_errors(trained, tmp_path):
     refused(DataError, "no candidate is right for 'clicks'", lambda: ranker.learn(known, nothing))
     refused(MissingColumnError, "no such side feature", lambda: events_of(known, "kind", "clicks"))
     refused(DataError, "no kind of event", lambda: EventFeatures("t").fit(numbers))
+    refused(DataError, "k is 2.5", lambda: trained[0].recommend(known, 2.5))
     refused(DataError, "sessions without times", lambda: trained[0].recommend(numbers, 5))
     refused(DataError, "0 models", lambda: RankedCandidates({}))
     trained[0].save(tmp_path / "damaged")

@@ -133,5 +133,7 @@ def test_what_cannot_be_learned_is_named(worker):
     ):
         with pytest.raises(DataError, match=words):
             fit_on_dask(XGBRanker("xgb"), rows, columns=columns, target="y", groups="list")
+    with pytest.raises(DataError, match=r"'max_dpeth' here. Did you mean max_depth"):
+        fit_on_dask(XGBRanker("xgb", max_dpeth=3), given, columns=COLUMNS, target="y", groups="list")
     with pytest.raises(NotFittedError, match="has not been trained"):
         predict_on_dask(XGBRanker("xgb"), given)

@@ -150,6 +150,8 @@ def test_parts_grow_the_trees_of_the_whole(tmp_path, objective):
 
 def test_what_cannot_be_grown_is_refused(tmp_path):
     whole, early = lists(10, 0), XGBRanker("a", early_stopping_rounds=3)
+    odd, said = XGBRanker("a", max_dpeth=3), r"'max_dpeth' here. Did you mean max_depth"
+    refused(DataError, said, lambda: fit_on_parts(odd, [lambda: whole], tmp_path))
     refused(DataError, "stops early", lambda: fit_on_parts(early, [lambda: whole], tmp_path))
     whole.label[:] = 0
     refused(DataError, "no list to learn from", lambda: fit_on_parts(XGBRanker("a"), [lambda: whole], tmp_path))

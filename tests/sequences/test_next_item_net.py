@@ -97,7 +97,10 @@ def test_models_say_what_is_wrong():
         (DataError, "no models", lambda: SessionBlend({}).fit(cycle())),
         (DataError, "epochs=0", lambda: NextItemNet(epochs=0)),
         (DataError, "width=-1", lambda: NextItemNet(width=-1)),
-        (DataError, "k=0", lambda: NextItemNet(**SMALL).fit(cycle()).recommend(cycle(), 0)),
+        *(
+            (DataError, f"k is {k}", lambda k=k: NextItemNet(**SMALL).fit(cycle()).recommend(cycle(), k))
+            for k in (0, 2.5)
+        ),
         (DataError, "goals", lambda: GoalNet([])),
         (DataError, "view", lambda: GoalNet(KINDS, goal="view")),
         (DataError, "weight", lambda: GoalNet(KINDS, goal_weights=[1.0])),

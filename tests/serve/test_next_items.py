@@ -273,6 +273,7 @@ def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
         (lambda: export_next_items(run, out, model="near"), DataError, "none is 'near'"),
         (lambda: SessionScores(NextItemNet()), NotFittedError, "not been trained"),
         (lambda: export_next_items(run, run.parent), WriteError, "other things"),
+        (lambda: NextItemGraph(export).recommend([[1]], 2.5), DataError, "k is 2.5"),
         (lambda: library.type_of(net.items), DataError, "neither integers nor text"),
     ):
         with pytest.raises(error, match=words):

@@ -286,3 +286,9 @@ def test_blends_refuse_tasks_that_are_not_theirs():
         RidgeBlend(["m0"]).fit(replace(data, label=None))
     with pytest.raises(DataError, match="no row has a weight above 0"):
         RidgeBlend(["m0"]).fit(replace(data, weight=torch.zeros(30)))
+    for kind in (MeanBlend, RidgeBlend, RankMean):
+        for models in ([], "xgb"):  # not the models x, g and b
+            with pytest.raises(DataError, match="a blend of the models"):
+                kind(models)
+    with pytest.raises(DataError, match="of='rnk' is not one of log_softmax, rank"):
+        MeanBlend(["m0"], of="rnk")

@@ -178,6 +178,7 @@ def test_numbers():
             table[name].number()
         with pytest.raises(DataError, match="an integer or a time"):
             table[name].integer()
+    assert as_column(pa.array([[], None], pa.list_(pa.float64()))).vectors(0).shape == (2, 0)
     values = np.array([1e8, 1e8 + 1, 1e8 - 1])
     assert (as_column(values).number() - 1e8).tolist() == [0, 1, -1]
     assert (as_column(values.astype(int)).number() - 1e8).tolist() == [0, 1, -1]

@@ -167,7 +167,7 @@ def test_groups_can_be_given_as_ids_and_must_fit_and_so_must_weights():
         refused(DataError, "weights", lambda w=wgts: TabularLoader(frame(6), bs=2, shuffle=True, wgts=w))
     for words, options in {**given, "Choose one": {"groups": [0, 0, 1, 1, 2, 2], "wgts": [1] * 6}}.items():
         refused(DataError, words, lambda o=options: TabularLoader(frame(6), bs=2, shuffle=True, **o))
-    refused(DataError, "batch of 0", lambda: TabularLoader(frame(9), bs=0))
+    refused(DataError, "bs is 0", lambda: TabularLoader(frame(9), bs=0))
 
 
 def test_same_seed_same_order():

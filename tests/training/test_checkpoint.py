@@ -301,7 +301,7 @@ def test_another_training_is_refused(tmp_path):
 
 
 def test_wrong_settings_are_refused(tmp_path):
-    with pytest.raises(DataError, match="every 0 batches"):
+    with pytest.raises(DataError, match="every is 0"):
         Checkpoint(tmp_path, every=0)
     with pytest.raises(DataError, match="no 'auc' to keep the best of"):
         fit(learner(tmp_path), [Checkpoint(tmp_path / "ck", keep_best="auc")])

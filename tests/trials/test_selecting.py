@@ -142,6 +142,7 @@ def test_many_rows_are_thinned_lists_whole():
 
 def test_wrong_input_is_named(tmp_path, shop):
     few = some_rows(50)
+    copied = replace(few, table=few.table.with_columns({"__shuffled__x": few.label}), conts=["__shuffled__x"])
     for call, said in (
         (lambda: select_features(shop, method="gain"), "no method 'gain'"),
         (lambda: select_features(few, model="m"), "no model 'm'"),
@@ -150,6 +151,7 @@ def test_wrong_input_is_named(tmp_path, shop):
         (lambda: select_features(tmp_path), r"config\.json"),
         (lambda: null_importance(ColumnRanker("rule", ["x"]), few), "has no gains"),
         (lambda: null_importance(MODEL, replace(few, label=None)), "no target to learn"),
+        (lambda: null_importance(MODEL, copied), "column '__shuffled__x': shuffled copies .* Rename the column"),
     ):
         with pytest.raises((DataError, MissingFileError), match=said):
             call()

@@ -113,6 +113,8 @@ def test_a_row_in_no_fold_or_in_two_is_named():
         (DataError, "1 folds", lambda: group_folds(Table({"k": [1, 2]}), "k", 1)),
         (DataError, "has no row", lambda: group_folds(Table({"k": [7, 7, 7, 7]}), "k", 2)),
         (DataError, "one name", lambda: CrossFit([Memory("a"), Memory("b"), Memory("a")], N, TEST)),
+        (DataError, "no estimator to train", lambda: CrossFit([], N, TEST)),
+        (DataError, "Memory is a class", lambda: CrossFit([Memory], N, TEST)),
         (DataError, "net of fold 0", lambda: carry_out(cross, train, test, FOLDS)),
         (DataError, "3 rows for 2 valid", lambda: cross.fold(train.take(rows), train.take(one), torch.arange(3), test)),
         (DataError, "place of a row is -1, and there", lambda: cross.fold(train.take(rows), train.take(one), [0, -1])),
@@ -120,7 +122,7 @@ def test_a_row_in_no_fold_or_in_two_is_named():
         (DataError, "a row is 60", lambda: cross.fold(train.take(rest), train.take(one), one, train_rows=[2, N])),
     ):
         refused(error, message, call)
-    CrossFit([], N, 0).fold(train.take(rest), train.take(one), [0, 1], train_rows=two)
+    CrossFit([Memory("a")], N, 0).fold(train.take(rest), train.take(one), [0, 1], train_rows=two)
 
 
 def test_models_that_have_not_begun_do_not_begin_after_a_failure():

@@ -26,6 +26,7 @@ from fastrec.competition.forms.rows import (
 from fastrec.competition.forms.values import predicted_values, read_text, read_truth, relevance, wanted_rows
 from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError, refuse_rows
 from fastrec.metrics import Metric, default_metric, get_metric
+from fastrec.metrics.registry import known_metric
 from fastrec.table import Table, column_names
 from fastrec.table.read import read_file, read_text_csv
 from fastrec.validate import Target
@@ -52,7 +53,12 @@ class CheckReport:
 
 
 def check_submission(
-    submission_path: str | Path, test_path: str | Path, format: SubmissionForm = RECSYS2019, *, any_order: bool = False
+    submission_path: str | Path,
+    test_path: str | Path,
+    format: SubmissionForm = RECSYS2019,
+    *,
+    any_order: bool = False,
+    metric: str | Metric | None = None,
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
@@ -64,6 +70,7 @@ def check_submission(
         test_path: the test CSV. For a form with values, the test file or the sample submission, whose order is checked.
         format: the expected form.
         any_order: do not warn if lines are in another order than the test's, as a ranking's ids identify lines.
+        metric: warn of classes that it cannot score; None: it is unknown.
 
     Returns:
         Counts, and warnings about candidates that are in no list.
@@ -76,14 +83,14 @@ def check_submission(
     """
     path, test_path = Path(submission_path), Path(test_path)
     check = _check_lists if format.items else _check_values
-    return CheckReport(str(submission_path), *check(format, path, test_path, any_order))
+    return CheckReport(str(submission_path), *check(format, path, test_path, any_order, known_metric(metric)))
 
 
 # Each returns the numbers of lines and of ids or values, and warnings.
 _Checked = tuple[int, int, tuple[str, ...]]
 
 
-def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: bool) -> _Checked:
+def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: bool, _: Metric | None) -> _Checked:
     table = form.read(path)
     ids = form.lists_of(table[form.items], path)
     if form.candidates is None:
@@ -133,7 +140,9 @@ def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: b
     return len(table), len(ids.flat), warnings
 
 
-def _check_values(form: SubmissionForm, path: Path, test_path: Path, any_order: bool) -> _Checked:
+def _check_values(
+    form: SubmissionForm, path: Path, test_path: Path, any_order: bool, metric: Metric | None
+) -> _Checked:
     table = form.read(path)
     # Truncated lists lack lines of candidates.
     match = form.match(table, wanted_rows(form, test_path), path, complete=form.max_items is None)
@@ -152,6 +161,9 @@ def _check_values(form: SubmissionForm, path: Path, test_path: Path, any_order: 
         elif pc.any(pc.equal(table[name], "")).as_py():  # classes as text
             row = pc.index(table[name], "").as_py()
             raise SubmissionError("a value is empty", file=path, column=name, row=row, remedy="Predict every row")
+        elif metric is not None and metric.wants in ("probabilities", "scores"):
+            said = f"column {name!r} holds classes, such as {first!r}, and {metric.name} needs a number for each row"
+            warnings += (said,)
     return len(table), len(table) * len(form.values), warnings
 
 
@@ -242,7 +254,11 @@ def score_submission(
     placed = torch.zeros_like(predicted)
     placed[torch.from_numpy(rows)] = predicted
     if not are_classes or metric.wants not in ("probabilities", "scores"):
-        return ScoreReport(metric.name, metric(known, placed), len(table))
+        value = metric(known, placed)
+        if np.isnan(value):
+            about = {"file": truth_path, "column": ", ".join(target.names)}
+            raise DataError(f"{metric.name} is undefined on this truth", **about, remedy="Give rows of several values")
+        return ScoreReport(metric.name, value, len(table))
     names = [str(v) for v in target.classes.values.to_pylist()]
     how = f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
     if target.task == "multiclass":
@@ -306,9 +322,7 @@ def answers_of(form: SubmissionForm, path: Path) -> tuple[RowKeys, pa.Array | pa
     if session is None:
         return RowKeys(table, (), path), id_text(table[name]), name
     ids = _session_text(table[session], session, path).dictionary_encode()
-    rows = np.arange(len(table))
-    if order:
-        rows = pc.sort_indices(table, [(n, "ascending") for n in order]).to_numpy()
+    rows = pc.sort_indices(table, [(n, "ascending") for n in order]).to_numpy() if order else np.arange(len(table))
     last = np.zeros(len(ids.dictionary), dtype=np.int64)
     last[ids.indices.to_numpy()[rows]] = rows  # the last row of a session wins
     found = id_text(table[name].take(pa.array(last)))

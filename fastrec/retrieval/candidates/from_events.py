@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError, FastrecError, check_whole
 from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems, sessions_of
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
@@ -338,8 +338,7 @@ class _Finder:
         """Replace the numbers of groups and items by their ids."""
         found = self.items.decode(table["item"].values)
         about = {group: _as_ids(ids.take(table["session"].values)), item: _as_ids(found)}
-        clash = next((n for n in about if n in numeric(table)), None)
-        if clash is not None:
+        if (clash := next((n for n in about if n in numeric(table)), None)) is not None:
             raise DataError("a feature has this name", column=clash, remedy="Rename the column")
         return Table({**about, **{n: table[n] for n in numeric(table)}})
 
@@ -418,8 +417,7 @@ def make_candidates(
         >>> made.train.select(["who", "what", "label"]).to_arrow().to_pylist()[:2]
         [{'who': 1, 'what': 7, 'label': 1.0}, {'who': 2, 'what': 5, 'label': 1.0}]
     """
-    if k < 1 or groups < 1 or (negatives is not None and negatives < 1):
-        raise DataError(f"k={k}, groups={groups}, negatives={negatives}", remedy="Give numbers of 1 or more")
+    check_whole("make_candidates", k=k, groups=groups, negatives=negatives)
     if (user is None) == (session is None):
         raise DataError("a group is a user or a session", remedy="Name one column: user=… or session=…")
     if seen not in ("auto", "keep", "drop"):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastrec.errors import DataError, NotFittedError
+from fastrec.errors import DataError, NotFittedError, check_whole
 from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.index import Index
 from fastrec.sequences import CoVisitation, SessionFrame, SessionModel
@@ -53,8 +53,7 @@ class CandidateSource(Saved, ABC):
         """
         if self.items is None:
             raise NotFittedError(f"{type(self).__name__} has not been fitted", remedy="Call fit first")
-        if k < 1:
-            raise DataError(f"k={k} candidates were asked for", remedy="Ask for one or more")
+        check_whole("find", k=k)
         return self._best(sessions.recode(self.items), k)
 
     def find(self, sessions: SessionFrame, k: int) -> Table:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable, recover
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, check_whole
 from fastrec.estimators import Estimator
 from fastrec.retrieval.base import best_first
 from fastrec.retrieval.candidates.sources import CandidateSource
@@ -209,8 +209,7 @@ class Recommender:
         Raises:
             DataError: ``k`` is below 1.
         """
-        if k < 1:
-            raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
+        check_whole("recommend", k=k)
         self.seconds = dict.fromkeys(STAGES, 0.0)
         if context is not None and len(context) != len(sessions):
             problem = f"{len(context)} rows of context for {len(sessions)} sessions"

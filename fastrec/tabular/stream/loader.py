@@ -22,7 +22,7 @@ from fastai.data.core import TfmdDL
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable, remove_leftovers
 from fastrec._core.memory import Growth
-from fastrec.errors import DataError, UnreadableFileError, warn
+from fastrec.errors import DataError, UnreadableFileError, check_whole, warn
 from fastrec.table import Table, column_names
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes
@@ -183,8 +183,7 @@ class StreamLoader(Shared, TfmdDL):
         world_size: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if bs is None or bs < 1 or buffer_rows < 1:
-            raise DataError(f"bs={bs}, buffer_rows={buffer_rows}", remedy="Give numbers from 1")
+        check_whole("a loader", bs=bs or 0, buffer_rows=buffer_rows)
         self.frame, self.rows, self.buffer_rows, self.seed = frame, rows, buffer_rows, seed
         self._growth: Growth | None = None
         dataset = kwargs.pop("dataset", None)
