@@ -556,8 +556,12 @@ def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
 
 
 _SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, "tree_method": "hist", "max_bin": 64}
-_OBJECTIVE = {"regression": "reg:squarederror", "multiclass": "multi:softprob"}
-_OBJECTIVE |= dict.fromkeys(("binary", "multilabel"), "binary:logistic")
+_OBJECTIVE = {
+    "binary": "binary:logistic",
+    "multilabel": "binary:logistic",
+    "regression": "reg:squarederror",
+    "multiclass": "multi:softprob",
+}
 
 
 class TreeBlend(Estimator):
