@@ -68,7 +68,7 @@ def read_lists(path: Path) -> pd.DataFrame:
     try:
         lines = pd.read_csv(path, sep="\t", header=None, dtype=str, keep_default_na=False, quoting=3)
     except (ValueError, OSError) as error:
-        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=remedy) from error
+        raise UnreadableFileError(f"it cannot be read ({str(error).strip()})", file=path, remedy=remedy) from error
     if lines.shape[1] != 2:
         raise UnreadableFileError(f"a line has {lines.shape[1]} parts", file=path, remedy=remedy)
     lines.columns = KEYS
@@ -76,15 +76,18 @@ def read_lists(path: Path) -> pd.DataFrame:
     refuse_rows(again, "the user has an earlier line too", file=path, remedy="Keep one line a user")
     rows = lines.assign(itemId=lines.itemId.str.split(",")).explode("itemId")  # the index says which line
     bad = {"a candidate is empty": rows.itemId == "", "a candidate is listed twice": rows.duplicated()}
+    remedy = "Put one comma between two ids, each id once"
     for problem, where in bad.items():
         if where.any():
-            raise DataError(problem, file=path, row=int(rows.index[where][0]), remedy="Give each item once")
+            raise DataError(problem, file=path, row=int(rows.index[where][0]), remedy=remedy)
     return rows.reset_index(drop=True)
 
 
 def _ratings(path: Path) -> pd.DataFrame:
     types = {"userId": pa.string(), "itemId": pa.string(), "rating": pa.float64()}
     table = Table.read(path, list(types), types=types, device="cpu")
+    if not len(table):
+        raise DataError("there is no row", file=path, remedy="Give a file with lines below the header")
     for name in types:
         bad = table[name].is_missing()
         refuse_rows(bad, "a value is missing", file=path, column=name, remedy="Mend or drop the row")

@@ -65,7 +65,7 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     asked = replace(asked or Asked(), **more)
     asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
     if asked.task not in (None, *TASKS):
-        remedy = "For the next items of sessions write a NextItemCompetition, as in docs/sessions.md"
+        remedy = "Choose one; for the next items of sessions write a NextItemCompetition (docs/sessions.md)"
         raise DataError(f"task={asked.task!r} is not one of {', '.join(TASKS)}", remedy=remedy)
     if asked.metric is not None:
         asked = replace(asked, metric=get_metric(asked.metric).name)

@@ -164,7 +164,8 @@ def check(
 
         form, about = _form(submission, competition, run)
         any_order = not form.items and about.get("task") == "ranking"
-        typer.echo(str(check_submission(submission, test, form, any_order=any_order, metric=about.get("metric"))))
+        metric = about.get("metric") if about.get("task") == "binary" else None  # of more classes a form may hold names
+        typer.echo(str(check_submission(submission, test, form, any_order=any_order, metric=metric)))
 
 
 @app.command()

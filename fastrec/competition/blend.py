@@ -238,8 +238,9 @@ class _FirstRun:
             found = [in_list(v[:, 0], groups) for v in (first, *others)]
             (first, *others), ordered = ([f[n][:, None] for f in found] for n in ("softmax", "rank"))
         rows = np.flatnonzero(self.scored[: self.size])
-        likeness = float(torch.corrcoef(torch.stack([v[rows].flatten() for v in ordered[:2]]))[0, 1])
-        if likeness < -0.3:  # honest models of one target agree, or at least do not contradict one another
+        alike = torch.corrcoef(torch.stack([v[rows].flatten() for v in (*ordered[:2], first, label)]))
+        likeness = float(alike[0, 1])
+        if likeness < -0.3 and alike[2, 3] < 0:  # honest models of other columns may contradict, but not the label, too
             warn(
                 f"{path}: its predictions fall where those of the first run rise (correlation {likeness:.2f}). "
                 "Is a higher number better in it, too?"

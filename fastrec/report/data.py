@@ -514,7 +514,7 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
     metric = known_metric(read_json(run / "scores.json").get("metric"))
     if score > 1 and metric is not None and metric.greater_is_better:  # all of these are 1 at most
         problem = f"{score:g} is no score of {metric.name}, which is at most 1"
-        raise DataError(problem, remedy="Is it in percent? Divide it by 100 then")
+        raise DataError(problem, remedy="Is it in percent, or of another metric?")
     submission = run / "submission.csv"
     digest = file_digest(submission) if submission.is_file() else None
     # in the run directory, so that the next run there removes it with its submission

@@ -275,7 +275,8 @@ def make_graph(
         raise DataError("it has the name of the graph's output", column=SCORE, remedy=remedy)
     ends, amounts = {SCORE: score}, saved.task == "regression"
     known = out_of_fold(saved.folder, "stack") if amounts or saved.task in ("binary", "multiclass") else None
-    free = not {"low", "high", "in_set"} & set(inputs)  # a column may have such a name, as prices of a day do
+    # A column may have such a name, as prices of a day do.
+    free = not ({"low", "high"} if amounts else {"in_set"}) & set(inputs)
     if free and known is not None and len(known[0]) >= 1 / (1 - limits.EXPORTED_LEVEL):
         gaps = conformal_gaps(*known[:2], classes=not amounts)
         bound = torch.tensor([conformal_bound(g, limits.EXPORTED_LEVEL) for g in gaps.T], dtype=torch.float64)

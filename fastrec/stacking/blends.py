@@ -30,9 +30,9 @@ from fastrec.validate.target import Task
 
 def base_models(names: Sequence[str]) -> list[str]:
     """Return base models' names; refuse none, and a bare text, whose letters would be taken for names."""
-    if isinstance(names, str) or not names:
+    if isinstance(names, str) or not (made := list(names)):
         raise DataError(f"a blend of the models {names!r}", remedy="Give a list of one name or more")
-    return list(names)
+    return made
 
 
 def names_of(model: str, data: Rows) -> list[str]:

@@ -11,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.estimators import Estimator, Trace
 from fastrec.metrics import Metric, default_metric, get_metric
 from fastrec.metrics.registry import known_metric
-from fastrec.stacking.blends import as_task, in_lists, predicted_by
+from fastrec.stacking.blends import as_task, base_models, in_lists, predicted_by
 from fastrec.validate import Rows
 
 
@@ -44,7 +44,7 @@ class HillClimb(Estimator):
         steps: int = 40,
         rows: int | None = 50_000,
     ) -> None:
-        self.models, self.name, self.metric, self.steps, self.rows = list(models), name, metric, steps, rows
+        self.models, self.name, self.metric, self.steps, self.rows = base_models(models), name, metric, steps, rows
         self.forget()
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:

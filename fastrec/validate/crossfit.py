@@ -94,11 +94,11 @@ class CrossFit:
         repeated: bool = False,
         store: FoldStore | None = None,
     ) -> None:
-        kind = next((m for m in models if isinstance(m, type)), None)
-        if kind is not None or not models:
+        self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
+        kind = next((m for m in self.models if isinstance(m, type)), None)
+        if kind is not None or not self.models:
             problem = "there is no estimator to train" if kind is None else f"{kind.__name__} is a class, no estimator"
             raise DataError(problem, remedy="Give one or more, such as XGBModel()")
-        self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
         self.time_limit: float | None = None  # limit in seconds for the fit of a model with keeps_time
         self.size, self.test_size, self.repeated, self.store = size, test_size, repeated, store
         self.cold_folds: Collection[int] = ()  # folds in which no model begins with what another has learned

@@ -241,7 +241,7 @@ DAYS, LISTS = pd.date_range("2024-01-01", periods=N), [[1, 2, 3], [4], []] * (N 
         (
             [1.0] * N,
             {"task": "sessions"},
-            "'sessions' is not one of ranking, .* write a NextItemCompetition, as in docs/",
+            "'sessions' is not one of ranking, .* write a NextItemCompetition .docs/",
         ),
         *((LISTS, {"task": t}, "competitions/diginetica") for t in (None, "multiclass")),
     ],

@@ -349,6 +349,14 @@ def test_reversed_predictions_are_pointed_at(runs, theirs, tmp_path):
     theirs.assign(p=1 - theirs.p).to_csv(tmp_path / "turned.csv", index=False)
     with pytest.warns(DataWarning, match=r"turned\.csv: .* \(correlation -0\.\d\d\)\. Is a higher number better"):
         blend_runs([*runs["binary"], tmp_path / "turned.csv"], tmp_path / "blend", **QUIET)
+    # One that contradicts the first run, and not the label, has seen something else.
+    odd = pd.concat([TRAIN, TEST]).set_index("id").loc[theirs.id]
+    odd = 1 / (1 + np.exp(0.65 * odd.a - 2 * np.sin(2 * odd.b)))
+    theirs.assign(p=odd.to_numpy()).to_csv(tmp_path / "odd.csv", index=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        blend_runs([*runs["binary"], tmp_path / "odd.csv"], tmp_path / "blend", **QUIET)
+    assert not any("higher number" in str(w.message) for w in told)
 
 
 def test_no_honest_model_is_refused_and_most_by_heart_are():

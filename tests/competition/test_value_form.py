@@ -134,7 +134,7 @@ def test_check_passes_what_is_right_and_tells_of_another_order(tmp_path):
     assert told == ("column 'p' holds classes, such as 'y', and auc needs a number for each row",)
     write(tmp_path / "one.csv", "id,p\na,Y\nb,Y\n")
     made = write(tmp_path / "s.csv", "id,p\na,0.2\nb,0.1\n")
-    with pytest.raises(DataError, match=r"one\.csv', column 'p': auc is undefined on this truth"):
+    with pytest.raises(DataError, match=r"one\.csv', column 'p': auc is undefined on these rows"):
         score_submission(made, tmp_path / "one.csv", FORM, metric="auc", target=target)
     for text, column in (("id,q\na,Y\nb,N\n", "p"), ("id,p\na,Y\nb,Z\n", "p"), ("k,p\na,Y\nb,N\n", "id")):
         write(truth, text)

@@ -286,7 +286,8 @@ def test_blends_refuse_tasks_that_are_not_theirs():
         RidgeBlend(["m0"]).fit(replace(data, label=None))
     with pytest.raises(DataError, match="no row has a weight above 0"):
         RidgeBlend(["m0"]).fit(replace(data, weight=torch.zeros(30)))
-    for kind in (MeanBlend, RidgeBlend, RankMean):
+    assert MeanBlend(np.array(["a", "b"])).models == ["a", "b"]
+    for kind in (MeanBlend, RidgeBlend, RankMean, HillClimb):
         for models in ([], "xgb"):  # not the models x, g and b
             with pytest.raises(DataError, match="a blend of the models"):
                 kind(models)

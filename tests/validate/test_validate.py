@@ -122,7 +122,7 @@ def test_a_row_in_no_fold_or_in_two_is_named():
         (DataError, "a row is 60", lambda: cross.fold(train.take(rest), train.take(one), one, train_rows=[2, N])),
     ):
         refused(error, message, call)
-    CrossFit([Memory("a")], N, 0).fold(train.take(rest), train.take(one), [0, 1], train_rows=two)
+    CrossFit((m for m in [Memory("a")]), N, 0).fold(train.take(rest), train.take(one), [0, 1], train_rows=two)
 
 
 def test_models_that_have_not_begun_do_not_begin_after_a_failure():

@@ -257,7 +257,8 @@ def score_submission(
         value = metric(known, placed)
         if np.isnan(value):
             about = {"file": truth_path, "column": ", ".join(target.names)}
-            raise DataError(f"{metric.name} is undefined on this truth", **about, remedy="Give rows of several values")
+            remedy = "Look whether the truth, or the submission, has one value alone"
+            raise DataError(f"{metric.name} is undefined on these rows", **about, remedy=remedy)
         return ScoreReport(metric.name, value, len(table))
     names = [str(v) for v in target.classes.values.to_pylist()]
     how = f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
