@@ -203,10 +203,9 @@ def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     Few rows are positive: small trees learn more. A model row by row comes first: it stops by a loss, which is smoother
     than an order, and is the best alone more often than not.
     """
-    small: dict[str, Any] = {"num_leaves": 15, "min_data_in_leaf": 50}
-    # Many columns say nearly the same: by a part of them a tree overfits less (BENCHMARKS.md).
-    made: list[ModelLine] = []
-    small |= {"feature_fraction": 0.4, "lambda_l2": 3}
+    small, made = {"num_leaves": 15, "min_data_in_leaf": 50}, []
+    # Many columns say nearly the same: by a part of them trees overfit less (BENCHMARKS.md).
+    small |= {"feature_fraction": 0.4, "lambda_l2": 3} if len(problem.learned) > 30 else {}
     # What is in a log no model finds in the files' own columns, however long it learns.
     own = ", columns=OWN" if chosen.doubt and problem.log is None else ""
     label = problem.train[problem.target[0]]

@@ -258,3 +258,6 @@ def test_a_ranking_gets_models_by_row_and_by_list(signal):
     assert 'objective="binary"' in made[0].replace("'", '"')
     graded = problem_of(SMALL.assign(clicked=SMALL.clicked * 3))
     assert 'objective="regression"' in choose_models(graded, chosen)[0].text.replace("'", '"')
+    wide = choose_models(problem_of(SMALL.assign(**{f"n{i}": SMALL.price * i for i in range(30)})), chosen)
+    assert ["feature_fraction=0.4, lambda_l2=3" in m.text for m in wide[:4]] == [True, False, False, True]
+    assert "feature_fraction" not in "".join(made)
