@@ -317,7 +317,8 @@ class Column:
         if not bool(missing.any()):
             return values.view(len(missing), width)
         made = torch.full((len(missing), width), torch.nan, dtype=values.dtype, device=missing.device)
-        made[~missing] = values.view(len(missing) - int(missing.sum()), width)  # -1 is ambiguous for a width of 0
+        if width:  # else -1 is ambiguous, and there is nothing to fill
+            made[~missing] = values.view(-1, width)
         return made
 
     def _refuse(self, wanted: str) -> DataError:
