@@ -208,7 +208,7 @@ class _FirstRun:
             there = np.flatnonzero((rows < self.size) & self.scored[rows])
             folds = np.array(text["fold"].to_pylist(), dtype=object)[there]
             self._refuse_other_folds(path, folds, rows[there], there)
-        self._refuse_seen(path, values, known, claimed="fold" in header)
+        self._doubt(path, values, known, claimed="fold" in header)
         return values
 
     def _refuse_other_folds(self, path: Path, folds: np.ndarray, rows: np.ndarray, places: np.ndarray) -> None:
@@ -227,7 +227,8 @@ class _FirstRun:
             remedy=remedy,
         )
 
-    def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:
+    def _doubt(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:
+        """Warn of predictions that are reversed, and refuse those of a model that has seen the rows."""
         groups, label, (first, *others) = None, self.label, (values, *known)
         ordered = values, known[0]
         if self.task == "multiclass":
@@ -240,7 +241,7 @@ class _FirstRun:
         rows = np.flatnonzero(self.scored[: self.size])
         alike = torch.corrcoef(torch.stack([v[rows].flatten() for v in (*ordered[:2], first, label)]))
         likeness = float(alike[0, 1])
-        if likeness < -0.3 and alike[2, 3] < 0:  # honest models of other columns may contradict, but not the label, too
+        if likeness < -0.3 and alike[2, 3] < 0:  # honest models may contradict one another, but not the label
             warn(
                 f"{path}: its predictions fall where those of the first run rise (correlation {likeness:.2f}). "
                 "Is a higher number better in it, too?"

@@ -105,7 +105,7 @@ def cluster_means(
     bad = ~np.isfinite(values).all(axis=1)
     if bad.any():
         raise DataError("a value is not a finite number", row=int(bad.argmax()), remedy="Drop or fill it first")
-    check_whole("cluster_means", repeats=repeats)
+    check_whole("a bootstrap", repeats=repeats)
     _, codes = np.unique(clusters, return_inverse=True)
     n_clusters = int(codes.max()) + 1
     weighed = values if weights is None else values * weights[:, None]

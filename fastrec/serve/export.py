@@ -285,19 +285,19 @@ def make_graph(
         else:
             wide = torch.stack([1 - score, score], 1) if score.ndim == 1 else score
             ends["in_set"] = (1 - wide <= bound) | (wide == wide.amax(1, keepdim=True))
-    widths = {n: None if v.ndim == 1 else int(v.shape[1]) for n, v in ends.items()}
-    types = {n: "bool" if n == "in_set" else "float64" for n in ends}
+    outputs = []
     for name, value in ends.items():
-        graph.output(name, value_of(graph, value, getattr(torch, types[name])), np.dtype(types[name]), widths[name])
+        kind, width = "bool" if name == "in_set" else "float64", None if value.ndim == 1 else int(value.shape[1])
+        graph.output(name, value_of(graph, value, getattr(torch, kind)), np.dtype(kind), width)
+        outputs.append({"name": name, "type": kind, "width": width or 1})
     used = graph.drop_unread_inputs()
     for name in graph.hashed & used:
         inputs[name]["longest"] = limits.HASHED_TEXT_BYTES
     about = _about(saved, [*(d for n, d in inputs.items() if n in used), *of_events])
-    about["outputs"] = [{"name": n, "type": types[n], "width": widths[n] or 1} for n in ends]
-    about |= {"events_count": COUNT} if readers else {}
-    read = saved.reading.types.get("train", {})
+    about |= {"outputs": outputs, **({"events_count": COUNT} if readers else {})}
+    types = saved.reading.types.get("train", {})
     ids = saved.config["submission"].get("ids", [])
-    about["ignored"] = {n: read.get(n) for n in [*read, *sample.names, *ids] if n not in used | made}
+    about["ignored"] = {n: types.get(n) for n in [*types, *sample.names, *ids] if n not in used | made}
     if lists is not None:
         groups = sample[list_column].group_numbers().cpu()  # lists stand whole
         codes = {n: sample[n].coded().codes.cpu() for n in inputs if n in used}

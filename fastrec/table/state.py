@@ -323,6 +323,7 @@ class Saved:
         """
         state = load_state(folder)
         try:
+            # A run's target is saved without the name of its class.
             return class_named(Saved, state.get("class", saved_name(cls)), cls).from_state(state)
         except DataError as error:
             raise DataError(error.problem, file=folder, remedy=error.remedy) from error

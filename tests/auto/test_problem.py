@@ -238,11 +238,7 @@ DAYS, LISTS = pd.date_range("2024-01-01", periods=N), [[1, 2, 3], [4], []] * (N 
         (np.arange(N) * 1e300, {}, "row 1: rmse does not score 1e.300. Give the target in a larger unit"),
         (np.arange(N) / 7, {"metric": "auc"}, "no metric of a regression"),
         *((v, {"task": "regression"}, "a regression learns numbers") for v in (DAYS, [f"k{i % 3}" for i in range(N)])),
-        (
-            [1.0] * N,
-            {"task": "sessions"},
-            "'sessions' is not one of ranking, .* write a NextItemCompetition .docs/",
-        ),
+        ([1.0] * N, {"task": "sessions"}, "'sessions' is not one of ranking, .* write a NextItemCompetition .docs/"),
         *((LISTS, {"task": t}, "competitions/diginetica") for t in (None, "multiclass")),
     ],
 )

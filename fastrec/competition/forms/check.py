@@ -82,15 +82,16 @@ def check_submission(
         DataError: the test file has no target, or one twice.
     """
     path, test_path = Path(submission_path), Path(test_path)
-    check = _check_lists if format.items else _check_values
-    return CheckReport(str(submission_path), *check(format, path, test_path, any_order, known_metric(metric)))
+    if format.items:
+        return CheckReport(str(submission_path), *_check_lists(format, path, test_path, any_order))
+    return CheckReport(str(submission_path), *_check_values(format, path, test_path, any_order, known_metric(metric)))
 
 
 # Each returns the numbers of lines and of ids or values, and warnings.
 _Checked = tuple[int, int, tuple[str, ...]]
 
 
-def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: bool, _: Metric | None) -> _Checked:
+def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: bool) -> _Checked:
     table = form.read(path)
     ids = form.lists_of(table[form.items], path)
     if form.candidates is None:
