@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.model_selection import GroupKFold
 
 from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.retrieval import EASE, ItemKNN, score_candidates
@@ -32,6 +34,13 @@ def pairs_of(frame: pd.DataFrame) -> set[tuple[str, str]]:
     return set(zip(frame["who"], frame["what"]))
 
 
+def known_to(part: int | None, lists: pd.DataFrame, log: pd.DataFrame) -> pd.DataFrame:
+    """The log, and what users of the other parts took from their lists; the users go by turns to five parts."""
+    users = {u: i for i, u in enumerate(lists["who"].unique())}
+    others = lists["who"].map(users) % 5 != part
+    return pd.concat([log, lists.loc[(lists["taken"] == 1) & others, ["who", "what"]]], ignore_index=True)
+
+
 def test_given_lists_keep_their_rows_and_get_scores_counts_and_ratings():
     lists, log = simulated(0)
     made = score_candidates(lists, log, kind="act", rating="stars", **NAMES).train.to_pandas()
@@ -41,17 +50,17 @@ def test_given_lists_keep_their_rows_and_get_scores_counts_and_ratings():
     assert (real["list"] == real["who"]).all()
     assert (real["weight"] == 1).all()
     assert real["taken"].tolist() == lists["taken"].tolist()
-    history = {u: set(part["what"]) for u, part in log.groupby("who")}
-    owners = {i: set(part["who"]) for i, part in log.groupby("what")}
     bought = log[log["act"] == "buy"]
     for row in real.itertuples():
+        seen = known_to(int(row.who[1:]) % 5, lists, log)
+        owners = {i: set(part["who"]) for i, part in seen.groupby("what")}
         sums = 0.0
-        for other in history.get(row.who, ()):
+        for other in set(seen.loc[seen["who"] == row.who, "what"]):
             both = owners.get(row.what, set()) & owners[other]
             size = (len(owners.get(row.what, ())) * len(owners[other])) ** 0.5
             sums += len(both) / (size + 5) if other != row.what else 0
         assert row.knn == pytest.approx(sums, abs=1e-6)
-        assert row.item_events == (log["what"] == row.what).sum()
+        assert row.item_events == (seen["what"] == row.what).sum()
         assert row.user_events_of_buy == (bought["who"] == row.who).sum()
         mean = log.loc[log["what"] == row.what, "stars"].mean()
         assert row.item_rating == pytest.approx(mean, nan_ok=True)
@@ -101,7 +110,8 @@ def test_made_lists_hide_an_event_and_are_scored_without_it(seed, hide):
     for turn in range(1, hide + 1):
         part = hidden[hidden["list"] == hidden["who"] + f" without {turn}"]
         gone = pairs_of(part[part["taken"] == 1])
-        left = log[[pair not in gone for pair in zip(log["who"], log["what"])]]
+        seen = known_to(None, lists, log)
+        left = seen[[pair not in gone for pair in zip(seen["who"], seen["what"])]]
         if part.empty:
             continue
         again = ItemKNN(shrink=5).fit(left["who"], left["what"]).score(part["who"], part["what"])
@@ -130,7 +140,9 @@ def test_columns_are_those_of_the_whole_log_whatever_is_hidden():
     made = score_candidates(lists, log.assign(stars=0.1), kind="act", rating="stars", hide=9, **NAMES).train
     suffixes = {n.removeprefix("knn_of_") for n in made.names if n.startswith("knn_of_")}
     assert suffixes == set(log["act"].value_counts().index[:3])
-    assert (made["knn_good"].values == made["knn"].values).all()  # all ratings are the mean
+    real = made.to_pandas().query("counted == 1")
+    again = ItemKNN(shrink=5).fit(log["who"], log["what"]).score(real["who"], real["what"])
+    assert np.allclose(real["knn_good"], again)  # all ratings are the mean
 
 
 def test_kinds_are_numbers_or_any_text_and_targets_are_known():
@@ -182,20 +194,43 @@ def test_a_long_list_made_so_keeps_thirty_others_with_their_places_in_the_whole(
     assert hidden["item_events_place"].max() > 31
 
 
-def test_labels_change_no_score():
-    lists, log = simulated(5)
-    asked = lists[lists["who"].isin(["u20", "u21", "u22", "u23"])]
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 10_000))
+def test_what_others_took_is_known_and_a_users_own_label_changes_nothing_of_the_user(seed):
+    lists, log = simulated(seed)
+    asked = lists[lists["who"].isin(["u20", "u21", "u22", "u23"])].drop(columns="taken")
     known = lists.drop(asked.index)
-    made = score_candidates(known, log, test=asked.drop(columns="taken"), **NAMES)
-    again = score_candidates(
-        known.assign(taken=known.groupby("who")["taken"].transform(lambda y: np.roll(y, 1))),
-        log, test=asked.drop(columns="taken"), hide=0, **NAMES,
-    )  # fmt: skip
-    apart = ["taken", "weight", "counted"]
-    real = made.train.to_pandas().query("counted == 1").drop(columns=apart).reset_index(drop=True)
-    pd.testing.assert_frame_equal(real, again.train.to_pandas().drop(columns=apart))
-    pd.testing.assert_frame_equal(made.test.to_pandas(), again.test.to_pandas())
-    assert made.test.names == [n for n in made.train.names if n not in apart]
+    made = score_candidates(known, log, kind="act", targets=["buy"], test=asked, hide=0, **NAMES)
+    test, seen = made.test.to_pandas(), known_to(None, known, log).fillna({"act": "buy"})
+    assert np.allclose(test["knn"], ItemKNN(shrink=5).fit(seen["who"], seen["what"]).score(test["who"], test["what"]))
+    bought = seen.loc[seen["act"] == "buy", "what"].value_counts()
+    assert (test["item_events_of_buy"] == test["what"].map(bought).fillna(0)).all()
+    rolled = known.groupby("who")["taken"].transform(lambda y: np.roll(y, 1))
+    other = known.assign(taken=known["taken"].where(known["who"] != "u3", rolled))
+    again = score_candidates(other, log, kind="act", targets=["buy"], test=asked, hide=0, **NAMES)
+    same = (made.train.to_pandas().drop(columns="taken") == again.train.to_pandas().drop(columns="taken")).all(axis=1)
+    own = made.train.to_pandas()["who"].isin(["u3", "u8", "u13", "u18"])
+    assert same[own].all()
+    assert not same[~own].any()
+    assert made.test.names == [n for n in made.train.names if n not in ("taken", "weight", "counted")]
+
+
+def test_answers_of_chance_stay_chance():
+    rng = np.random.default_rng(0)
+    users, items, others = 400, 40, 10
+    lists = pd.DataFrame({"who": np.repeat(np.arange(users), others)})
+    lists["what"] = np.concatenate([rng.permutation(items)[:others] for _ in range(users)])
+    lists["taken"] = (np.arange(len(lists)) % others == np.repeat(rng.integers(others, size=users), others)).astype(int)
+    log = pd.DataFrame({"who": rng.integers(users, size=1500), "what": items + rng.integers(items, size=1500)})
+    log = pd.concat([log, pd.DataFrame({"who": users + np.arange(items), "what": np.arange(items)})])
+    made = score_candidates(lists, log, hide=0, **NAMES).train.to_pandas()
+    x, out = made.drop(columns=["who", "what", "list", "taken", "weight", "counted"]), np.zeros(len(made))
+    for train, valid in GroupKFold(5).split(x, groups=made["who"]):
+        model = HistGradientBoostingClassifier(max_iter=100, max_leaf_nodes=15, random_state=0)
+        out[valid] = model.fit(x.iloc[train], made["taken"].iloc[train]).predict_proba(x.iloc[valid])[:, 1]
+    ranks = pd.Series(-out).groupby(made["who"]).rank()[made["taken"] == 1]
+    places = 1 / np.arange(1, others + 1)
+    assert abs((1 / ranks).mean() - places.mean()) < 3 * places.std() / users**0.5
 
 
 def test_events_that_tell_the_label_are_left_out():

@@ -78,9 +78,12 @@ def score_candidates(
     """Score given candidates by collaborative filters that learn from a log, for ``fastrec.fit(group="list")``.
 
     Each candidate gets the scores of fourteen filters; of each also its place in the list, its distance from the best
-    and its z-score. Labelled lists are often few, so more are made: an event of a list's user is hidden, the filters
-    learn without it, and its item takes the place of the list's positives. Models learn from these lists (``weight``
-    0.7), and they are not scored (``counted`` 0).
+    and its z-score. The filters learn from the log and from the positives of other users: labelled users go by turns
+    to five parts, and for the lists of a part the positives of the four others are events.
+
+    Labelled lists are often few, so more are made: an event of a list's user is hidden, the filters learn without it,
+    and its item takes the place of the list's positives. Models learn from these lists (``weight`` 0.7), and they are
+    not scored (``counted`` 0).
 
     Args:
         candidates: labelled candidates, one a row: a path or a frame with ``user``, ``item`` and ``label``.
@@ -89,7 +92,7 @@ def score_candidates(
         label: column of labels: 0, or above 0 for a positive.
         group: column of lists in candidates; None: a user has one list.
         kind: column of the log with the kinds of events; filters learn from each of the three commonest, too.
-        targets: kinds of which an event may be hidden; None: all.
+        targets: kinds of which an event may be hidden; None: all. If it is one, positives are events of this kind.
         rating: column of the log with ratings, the higher the better; some may be missing. A filter learns from those
             at or above the mean, and one from those below.
         test: candidates to rank, in the form of ``candidates`` without labels; None: there are none.
@@ -139,7 +142,12 @@ def score_candidates(
     if not any(torch.isin(t[_ITEM].values, log[_ITEM].values).any() for t in tables):
         raise DataError("no candidate's item is in the log", column=item, remedy="Check the column in both tables")
 
-    parts = _parts(log, kind, rating)
+    names, codes = _kinds(log, kind)
+    unknown = next((str(t) for t in targets or () if str(t) not in names), None)
+    if unknown is not None:
+        remedy = f"Give some of {', '.join(names[:12])}"
+        raise DataError(f"no event is of kind {unknown!r}", column=kind, remedy=remedy).of_file(events)
+    aims = [i for i, n in enumerate(names, 1) if not targets or n in map(str, targets)]
     lists = []
     for table, where, labelled in zip(tables, (candidates, test), (True, False), strict=False):
         of = table[group or user].coded().codes
@@ -150,10 +158,28 @@ def score_candidates(
         rows = of.argsort(stable=True)
         if labelled:  # a list without a positive teaches nothing
             rows = rows[torch.isin(of[rows], of[table[label].number() > 0])]
-        names = table[group or user].to_arrow().cast(pa.string())
-        lists.append(table.with_columns({_LIST: of, _NAME: names}).take(rows))
-    every = torch.ones(len(log), dtype=torch.bool)
-    scored = _scores(log, parts, every, lists, rating)
+        called = table[group or user].to_arrow().cast(pa.string())
+        lists.append(table.with_columns({_LIST: of, _NAME: called}).take(rows))
+
+    # Positives are events for all but their own part of the users (XMarket: MRR .6869 → .6922, users held out .69xx).
+    owners = lists[0][_USER].values.unique(return_inverse=True)[1]
+    right, part_of = lists[0][label].number() > 0, owners % _PARTS
+    taken = lists[0].take(right)
+    added = {
+        _USER: (log[_USER].values, taken[_USER].values),
+        _ITEM: (log[_ITEM].values, taken[_ITEM].values),
+        _KIND: (codes, torch.full((len(taken),), aims[0] if len(aims) == 1 else 0)),
+        _PART: (torch.full((len(log),), -1), part_of[right]),
+    }
+    if rating is not None:
+        added[_RATING] = (log[rating].number(), torch.full((len(taken),), torch.nan, dtype=torch.float64))
+    log = Table({n: torch.cat(v) for n, v in added.items()})
+    parts = _parts(log, names, rating)
+    rows_of = [rows for i in range(_PARTS) if len(rows := (part_of == i).nonzero().squeeze(1))]
+    by_part = [_scores(log, parts, log[_PART].values != part_of[rows[0]], lists[0].take(rows)) for rows in rows_of]
+    back = torch.cat(rows_of).argsort()
+    scored = [{n: torch.cat([one[n] for one in by_part])[back] for n in by_part[0]}]
+    scored += [_scores(log, parts, ~torch.isin(_pairs(log), _pairs(asked)), asked) for asked in lists[1:]]
     clash = next((n for n in (user, item, label, *extra) if n in (*scored[0], "list", "weight", "counted")), None)
     if clash is not None:
         raise DataError("a new column has this name", column=clash, remedy="Rename the column")
@@ -168,23 +194,15 @@ def score_candidates(
     train, hidden = [made(lists[0], scored[0], 1.0, 1)], 0
     # A row of each item: its codes are from 1, as none is missing.
     row_of = torch.from_numpy(np.unique(ids[item].coded().codes, return_index=True)[1])
-    may, wanted = every, [str(t) for t in targets or ()]
-    if kind is not None and wanted:
-        names, codes = _kinds(log, kind)
-        unknown = next((t for t in wanted if t not in names), None)
-        if unknown is not None:
-            remedy = f"Give some of {', '.join(names[:12])}"
-            raise DataError(f"no event is of kind {unknown!r}", column=kind, remedy=remedy).of_file(events)
-        may = torch.isin(codes, torch.tensor([i for i, n in enumerate(names, 1) if n in wanted]))
+    may = (log[_PART].values < 0) & (torch.isin(log[_KIND].values, torch.tensor(aims)) | (kind is None))
     for part in _hidden(lists[0], log.take(may), hide, seed, label):
-        right = part.take(part[label].number() > 0)
-        (scores,) = _scores(log, parts, ~torch.isin(_pairs(log), _pairs(right)), [part], rating)
+        scores = _scores(log, parts, ~torch.isin(_pairs(log), _pairs(part)), part)
         # Places and distances are those in the whole list; 30 of 99 others teach as well as all do (XMarket).
         kept = sample_negatives(Table({"session": part[_LIST]}), part[label].number(), 30, seed=seed + hidden)
+        hidden += len(part[_LIST].values.unique())
         part = part.with_columns({item: ids[item].take(row_of[part[_ITEM].values - 1])}).take(kept)
         # The weight .7 by XMarket's out-of-fold MRR.
         train.append(made(part, {n: v[kept] for n, v in scores.items()}, 0.7, 0))
-        hidden += len(right)
     asked = None if test is None else made(lists[1], scored[1], 1.0, 1)
     alone = [n for n in scored[0] if not n.startswith("user_events") and n not in ("item_rating", "user_rating")]
     alone = [n for n in alone if not (n.endswith(("_place", "_gap", "_z")) and n.rpartition("_")[0] in scored[0])]
@@ -196,6 +214,8 @@ def score_candidates(
 
 
 _USER, _ITEM, _LIST, _NAME = "(user)", "(item)", "(list)", "(name)"  # numbers of ids, and what a list is called
+_KIND, _RATING, _PART = "(kind)", "(rating)", "(part)"  # of an event; -1 is the part of those in the log
+_PARTS = 5
 
 
 def _pairs(table: Table) -> Tensor:
@@ -262,21 +282,22 @@ def _hidden(given: Table, may: Table, turns: int, seed: int, label: str) -> Iter
         yield part.with_columns({_ITEM: items, _NAME: names, label: new.double()})
 
 
-def _kinds(log: Table, kind: str) -> tuple[list[str], Tensor]:
-    """Return the kinds in ascending order as text, and each event's number from 1: int64 ``[n]``."""
+def _kinds(log: Table, kind: str | None) -> tuple[list[str], Tensor]:
+    """Return the kinds in ascending order as text, and each event's number from 1 (without kinds 0): int64 ``[n]``."""
+    if kind is None:
+        return [], torch.zeros(len(log), dtype=torch.int64)
     coded = log[kind].coded().in_order()
     return [str(k) for k in coded.keys.columns[0].to_pylist()], coded.codes
 
 
-def _parts(log: Table, kind: str | None, rating: str | None) -> dict[str, tuple[Sequence[str], Tensor]]:
+def _parts(log: Table, names: Sequence[str], rating: str | None) -> dict[str, tuple[Sequence[str], Tensor]]:
     """Return parts of the log to learn from: suffix → the names of filters, and which events (bool ``[n]``)."""
     made: dict[str, tuple[Sequence[str], Tensor]] = {"": (tuple(_FILTERS), torch.ones(len(log), dtype=torch.bool))}
-    if kind is not None:
-        names, codes = _kinds(log, kind)
-        common = codes.bincount(minlength=len(names) + 1)[1:].argsort(descending=True, stable=True)[:3]
-        made |= {f"_of_{names[i]}": (_OF_KIND, codes == i + 1) for i in common.tolist()}
+    codes = log[_KIND].values
+    common = codes.bincount(minlength=len(names) + 1)[1:].argsort(descending=True, stable=True)[:3]
+    made |= {f"_of_{names[i]}": (_OF_KIND, codes == i + 1) for i in common.tolist()}
     if rating is not None:
-        values = log[rating].number()
+        values = log[_RATING].number()
         if values.isnan().all():
             raise DataError("no event has a rating", column=rating, remedy="Leave rating= out")
         made |= {
@@ -286,40 +307,35 @@ def _parts(log: Table, kind: str | None, rating: str | None) -> dict[str, tuple[
     return made
 
 
-def _scores(
-    log: Table, parts: dict[str, Any], left: Tensor, lists: Sequence[Table], rating: str | None
-) -> list[dict[str, Tensor]]:
-    """Return the columns of each of ``lists``, float32 ``[n]``, by the events ``left``; a filter is fitted once."""
-    made: list[dict[str, Tensor]] = [{} for _ in lists]
-    size = 1 + max(int(t[n].values.max()) for t in (log, *lists) for n in (_USER, _ITEM, _LIST) if n in t and len(t))
+def _scores(log: Table, parts: dict[str, Any], left: Tensor, one: Table) -> dict[str, Tensor]:
+    """Return the columns of the lists ``one``, float32 ``[n]``, by the events ``left``."""
+    made: dict[str, Tensor] = {}
+    size = 1 + max(int(t[n].values.max()) for t in (log, one) for n in (_USER, _ITEM, _LIST) if n in t and len(t))
     for suffix, (names, events) in parts.items():
         part = log.take(events & left)
-        known = len(part) > 0  # a kind may have lost its only event
+        none = torch.zeros(len(one), 2, dtype=torch.float64)
         for name in names:
-            model = copy.copy(_FILTERS[name]).fit(part[_USER], part[_ITEM]) if known else None
-            for one, into in zip(lists, made, strict=True):
-                none = torch.zeros(len(one), 2, dtype=torch.float64)
-                into[name + suffix] = none[:, 0] if model is None else model.score(one[_USER], one[_ITEM])
-                if name == "knn_users":
-                    near = none if model is None else model.nearest(one[_USER], one[_ITEM], 2)
-                    into |= {f"near1{suffix}": near[:, 0], f"near2{suffix}": near[:, 1]}
-        for one, into in zip(lists, made, strict=True) if len(names) > 1 else ():
-            for side, codes in (("item", _ITEM), ("user", _USER)):
-                into[f"{side}_events{suffix}"] = segment_count(part[codes].values, size)[one[codes].values]
-    for one, into in zip(lists, made, strict=True):
-        of = one[_LIST].values
-        # Places by filters of a part of the log bring too little (XMarket: MRR .6869 → .6876 in 1.3 times the seconds).
-        for name in (*_FILTERS, "near1", "near2", "item_events"):
-            values = into[name].float().double()  # sums in another order are ties
-            mean, best = segment_mean(values, of, size)[of], segment_max(values, of, size)[of]
-            spread = segment_mean((values - mean) ** 2, of, size).sqrt()[of] + 1e-12
-            into[f"{name}_place"] = rank_in_group(-values, of) - 1  # equal values share the first of their places
-            into |= {f"{name}_gap": (values - best) / spread, f"{name}_z": (values - mean) / spread}
-        # Trees add up badly: the means over all filters are columns, too.
-        into |= {f"filters_{how}": torch.stack([into[f"{n}_{how}"] for n in _FILTERS]).mean(0) for how in ("gap", "z")}
-        if rating is not None:
-            rated = log.take(left & ~log[rating].number().isnan())
-            for side, codes in (("item", _ITEM), ("user", _USER)):  # NaN where there are none
-                mean = segment_mean(rated[rating].number(), rated[codes].values, size)
-                into[f"{side}_rating"] = mean[one[codes].values]
-    return [{n: v.float() for n, v in into.items()} for into in made]
+            # A kind may have lost its only event.
+            model = copy.copy(_FILTERS[name]).fit(part[_USER], part[_ITEM]) if len(part) else None
+            made[name + suffix] = none[:, 0] if model is None else model.score(one[_USER], one[_ITEM])
+            if name == "knn_users":
+                near = none if model is None else model.nearest(one[_USER], one[_ITEM], 2)
+                made |= {f"near1{suffix}": near[:, 0], f"near2{suffix}": near[:, 1]}
+        for side, codes in (("item", _ITEM), ("user", _USER)) if len(names) > 1 else ():
+            made[f"{side}_events{suffix}"] = segment_count(part[codes].values, size)[one[codes].values]
+    of = one[_LIST].values
+    # Places by filters of a part of the log bring too little (XMarket: MRR .6869 → .6876 in 1.3 times the seconds).
+    for name in (*_FILTERS, "near1", "near2", "item_events"):
+        values = made[name].float().double()  # sums in another order are ties
+        mean, best = segment_mean(values, of, size)[of], segment_max(values, of, size)[of]
+        spread = segment_mean((values - mean) ** 2, of, size).sqrt()[of] + 1e-12
+        made[f"{name}_place"] = rank_in_group(-values, of) - 1  # equal values share the first of their places
+        made |= {f"{name}_gap": (values - best) / spread, f"{name}_z": (values - mean) / spread}
+    # Trees add up badly: the means over all filters are columns, too.
+    made |= {f"filters_{how}": torch.stack([made[f"{n}_{how}"] for n in _FILTERS]).mean(0) for how in ("gap", "z")}
+    if _RATING in log:
+        rated = log.take(left & ~log[_RATING].number().isnan())
+        for side, codes in (("item", _ITEM), ("user", _USER)):  # NaN where there are none
+            mean = segment_mean(rated[_RATING].number(), rated[codes].values, size)
+            made[f"{side}_rating"] = mean[one[codes].values]
+    return {n: v.float() for n, v in made.items()}
