@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,14 @@ from markupsafe import Markup
 
 from fastrec.metrics import Interval
 
-# Values of templates are escaped, unless another template rendered them.
+# Values are escaped, unless another template rendered them.
+_LAYOUT: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+_TEMPLATES = Environment(loader=PackageLoader("fastrec.report"), autoescape=True, **_LAYOUT)
 
 
 def render(template: str, **values: Any) -> Markup:
     """Render a template of ``templates/``."""
-    return Markup(_environment().get_template(template).render(values))
-
-
-@cache  # templates are compiled once in a process
-def _environment() -> Environment:
-    options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    return Environment(loader=PackageLoader("fastrec.report"), **options)
+    return Markup(_TEMPLATES.get_template(template).render(values))
 
 
 # about as wide as a phone, so that text is never scaled down

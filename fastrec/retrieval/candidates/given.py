@@ -142,7 +142,10 @@ def score_candidates(
     if not any(torch.isin(t[_ITEM].values, log[_ITEM].values).any() for t in tables):
         raise DataError("no candidate's item is in the log", column=item, remedy="Check the column in both tables")
 
-    names, codes = _kinds(log, kind)
+    names, codes = [], torch.zeros(len(log), dtype=torch.int64)
+    if kind is not None:  # in ascending order, numbered from 1
+        coded = log[kind].coded().in_order()
+        names, codes = [str(k) for k in coded.keys.columns[0].to_pylist()], coded.codes
     unknown = next((str(t) for t in targets or () if str(t) not in names), None)
     if unknown is not None:
         remedy = f"Give some of {', '.join(names[:12])}"
@@ -163,7 +166,7 @@ def score_candidates(
 
     # Positives are events for all but their own part of the users (XMarket: MRR .6869 → .6922, users held out .69xx).
     owners = lists[0][_USER].values.unique(return_inverse=True)[1]
-    right, part_of = lists[0][label].number() > 0, owners % _PARTS
+    right, part_of = lists[0][label].number() > 0, owners % 5
     taken = lists[0].take(right)
     added = {
         _USER: (log[_USER].values, taken[_USER].values),
@@ -175,7 +178,7 @@ def score_candidates(
         added[_RATING] = (log[rating].number(), torch.full((len(taken),), torch.nan, dtype=torch.float64))
     log = Table({n: torch.cat(v) for n, v in added.items()})
     parts = _parts(log, names, rating)
-    rows_of = [rows for i in range(_PARTS) if len(rows := (part_of == i).nonzero().squeeze(1))]
+    rows_of = [(part_of == i).nonzero().squeeze(1) for i in part_of.unique()]
     by_part = [_scores(log, parts, log[_PART].values != part_of[rows[0]], lists[0].take(rows)) for rows in rows_of]
     back = torch.cat(rows_of).argsort()
     scored = [{n: torch.cat([one[n] for one in by_part])[back] for n in by_part[0]}]
@@ -215,7 +218,6 @@ def score_candidates(
 
 _USER, _ITEM, _LIST, _NAME = "(user)", "(item)", "(list)", "(name)"  # numbers of ids, and what a list is called
 _KIND, _RATING, _PART = "(kind)", "(rating)", "(part)"  # of an event; -1 is the part of those in the log
-_PARTS = 5
 
 
 def _pairs(table: Table) -> Tensor:
@@ -280,14 +282,6 @@ def _hidden(given: Table, may: Table, turns: int, seed: int, label: str) -> Iter
         names = pc.binary_join_element_wise(part[_NAME].to_arrow().cast(pa.string()), f" {word} {turn + 1}", "")
         items = torch.where(new, item[part[_USER].values], part[_ITEM].values)
         yield part.with_columns({_ITEM: items, _NAME: names, label: new.double()})
-
-
-def _kinds(log: Table, kind: str | None) -> tuple[list[str], Tensor]:
-    """Return the kinds in ascending order as text, and each event's number from 1 (without kinds 0): int64 ``[n]``."""
-    if kind is None:
-        return [], torch.zeros(len(log), dtype=torch.int64)
-    coded = log[kind].coded().in_order()
-    return [str(k) for k in coded.keys.columns[0].to_pylist()], coded.codes
 
 
 def _parts(log: Table, names: Sequence[str], rating: str | None) -> dict[str, tuple[Sequence[str], Tensor]]:
