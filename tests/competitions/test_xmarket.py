@@ -72,26 +72,32 @@ def test_interactions_of_the_core_are_hidden(market, few_filters):
     assert (hidden.weight == 0.7).all()
 
 
-def test_real_scores_are_learned_from_both_files_and_no_answer(market, copy, few_filters):
+def test_real_scores_are_learned_from_both_files_and_other_users_answers(market, copy, few_filters):
     found = read(market, device=CPU)
     both = pd.concat([tsv(market / n)[["userId", "itemId"]] for n in ("train.tsv", "train_5core.tsv")])
     real = found.train.to_pandas().query("counted == 1")
-    expected = ItemKNN(shrink=5).fit(both.userId, both.itemId).score(real.userId, real.itemId)
-    np.testing.assert_allclose(real.knn, expected, rtol=1e-5, atol=1e-7)
+    answers, part = real[real.taken == 1], pd.Series(pd.factorize(real.userId)[0] % 5, real.index)
+    for i in range(5):
+        seen = pd.concat([both, answers.loc[part != i, ["userId", "itemId"]]])
+        mine = real[part == i]
+        expected = ItemKNN(shrink=5).fit(seen.userId, seen.itemId).score(mine.userId, mine.itemId)
+        np.testing.assert_allclose(mine.knn, expected, rtol=1e-5, atol=1e-7)
     rated = tsv(market / "train.tsv")
     expected = ItemKNN(shrink=5).fit(rated.userId, rated.itemId).score(real.userId, real.itemId)
     np.testing.assert_allclose(real.knn_of_rated, expected, rtol=1e-5, atol=1e-7)
     stars = rated.groupby("itemId").rating.mean()  # the core's ratings say nothing
     np.testing.assert_allclose(real.item_rating, real.itemId.map(stars), rtol=1e-6)
-    # other answers: the same columns
+    # other answers of one part's users: the same columns of theirs
     qrel = tsv(copy / "valid_qrel.tsv")
     run = dict(line.split("\t") for line in (copy / "valid_run.tsv").read_text().splitlines())
-    qrel["itemId"] = [run[u].split(",")[0] for u in qrel.userId]
+    own = qrel.userId.isin(real.userId[part == 2])
+    qrel.loc[own, "itemId"] = [run[u].split(",")[0] for u in qrel.userId[own]]
     qrel.to_csv(copy / "valid_qrel.tsv", sep="\t", index=False)
     other = read(copy, device=CPU).train.to_pandas().query("counted == 1")
     named = real.columns.drop("taken")
-    pd.testing.assert_frame_equal(other[named], real[named])
+    pd.testing.assert_frame_equal(other.loc[part == 2, named], real.loc[part == 2, named])
     assert not other.taken.equals(real.taken)
+    assert not other.knn.equals(real.knn)
 
 
 def test_all_answers_known_leaves_no_test(copy, few_filters):
