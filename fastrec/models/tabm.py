@@ -1,4 +1,4 @@
-"""TabM: many multi-layer perceptrons in one, which share nearly all of their weights (arXiv 2410.24210)."""
+"""Nets with a loss of their own: TabM, many perceptrons in one (arXiv 2410.24210), and ModernNCA, nearest rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.losses import BCE
+from fastrec.models.embedding import side_by_side
 from fastrec.models.fields import Activation, FieldNet, InputOptions, activation, dropouts, squash, training_rows
+from fastrec.models.real_mlp import PBLD
 
 By = Literal["quantile", "tree"]
 
@@ -267,9 +269,7 @@ class TabM(FieldNet):
     def wrap_loss(self, loss: Any) -> MeanOverMembers:
         """Return the mean of the members' losses; the loss sets ``combine`` if it is None."""
         own = loss.loss if isinstance(loss, MeanOverMembers) else loss
-        if self.combine is None:
-            found = "softmax" if isinstance(own, _SOFTMAX) else "sigmoid" if isinstance(own, _SIGMOID) else None
-            self.combine = getattr(own, "combine", found)
+        self.combine = self.combine or combine_of(own)
         return MeanOverMembers(own)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
@@ -338,6 +338,127 @@ class MemberHeads(nn.Module):
         return torch.bmm(x.transpose(0, 1), self.weight).transpose(0, 1) + self.bias
 
 
+def combine_of(loss: Any) -> Combine | None:
+    """Return how predictions are averaged for a loss; None: as they are."""
+    found = "softmax" if isinstance(loss, _SOFTMAX) else "sigmoid" if isinstance(loss, _SIGMOID) else None
+    return getattr(loss, "combine", found)
+
+
+class ModernNCA(FieldNet):
+    """The mean target of the nearest training rows, where a net learns what is near.
+
+    A row's prediction is the mean of the training rows' targets, weighted by ``softmax(-distance)`` of their vectors.
+
+    In training ``forward`` returns the vectors ``[b, width]`` of a batch, and the loss must be ``net.wrap_loss(loss)``,
+    which predicts a row from all others of its batch: ``rec_learner`` makes it. In evaluation it returns scores
+    ``[b, out_sz]``.
+
+    Args:
+        emb_szs, n_cont, out_sz: see ``TabularNet``.
+        known: the training rows: ids ``[n, categorical columns]``, numbers ``[n, n_cont]`` and targets ``[n]`` or
+            ``[n, k]``; ``rec_learner`` takes them from the data. They are part of the net's state.
+        width: length of a row's vector.
+        blocks: residual blocks of two layers and batch norm.
+        ps: dropout in each block.
+        d_embedding: width of each number's vector (see ``PBLD``).
+        combine: how targets become scores: means (``'mean'``), or the logits of a mean of labels (``'sigmoid'``) or of
+            classes (``'softmax'``); None: as the loss given to ``wrap_loss`` needs.
+        **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default. It takes no lists and vectors.
+
+    Source: Ye, Yin, Zhan, Chao 2025, "Revisiting Nearest Neighbor for Tabular Data", arXiv 2407.03257; there candidates
+    are drawn from all training rows, here they are the batch.
+    """
+
+    def __init__(
+        self,
+        emb_szs: Sequence[tuple[int, int]],
+        n_cont: int,
+        out_sz: int,
+        *,
+        known: Sequence[Tensor],
+        width: int = 128,
+        blocks: int = 1,
+        ps: float = 0.1,
+        d_embedding: int = 8,
+        combine: Combine | None = None,
+        **inputs: Unpack[InputOptions],
+    ) -> None:
+        super().__init__(emb_szs, n_cont, **{"bn_cont": False, **inputs})
+        if width < 1 or blocks < 1 or combine not in (None, "mean", "sigmoid", "softmax"):
+            remedy = "Give 1 and 1, or more, and 'mean', 'sigmoid', 'softmax' or None"
+            raise DataError(f"ModernNCA of width {width}, {blocks} blocks and combine={combine!r}", remedy=remedy)
+        if self.embeds is not None:
+            self.embeds.reset_parameters(1.0)
+        self.out_sz, self.combine = out_sz, combine
+        for name, values in zip(("known_cat", "known_cont", "known_y"), known, strict=True):
+            self.register_buffer(name, values.detach().clone())
+        self.numbers = PBLD(n_cont, d_embedding=d_embedding) if n_cont else None
+        self.first = nn.Linear(self.n_emb + n_cont * d_embedding, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.BatchNorm1d(width),
+                nn.Linear(width, 2 * width),
+                nn.ReLU(),
+                nn.Dropout(ps),
+                nn.Linear(2 * width, width),
+            )
+            for _ in range(blocks)
+        )
+
+    @classmethod
+    def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options from the data, for ``rec_learner``, except given ones: the training rows."""
+        if "known" in given:
+            return {}
+        found = training_rows(dls)
+        if found[2] is None:
+            raise DataError("there are no targets to predict from", remedy="Give y_names")
+        return {"known": [t.cpu() for t in found]}
+
+    def wrap_loss(self, loss: Any) -> MeanOfNeighbours:
+        """Return the loss of a batch that predicts its own rows; the loss sets ``combine`` if it is None."""
+        own = loss.loss if isinstance(loss, MeanOfNeighbours) else loss
+        self.combine = self.combine or combine_of(own) or "mean"
+        return MeanOfNeighbours(own, self)
+
+    def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None) -> Tensor:
+        """Return the vectors ``[b, width]`` of a batch in training, else its scores ``[b, out_sz]``."""
+        found = self.vectors(x_cat, x_cont)
+        return (
+            found if self.training else self.scores(found, self.vectors(self.known_cat, self.known_cont), self.known_y)
+        )
+
+    def vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None) -> Tensor:
+        """Return the rows' vectors ``[b, width]``."""
+        numbers = self.dense_pieces(x_cont)
+        x = self.first(side_by_side([*self.embed_pieces(x_cat), *(map(self.numbers, numbers) if self.numbers else [])]))
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+    def scores(self, rows: Tensor, others: Tensor, y: Tensor, *, own: bool = False) -> Tensor:
+        """Predict rows ``[b, width]`` from others ``[n, width]`` with targets ``[n]`` or ``[n, k]``: ``[b, out_sz]``.
+
+        ``own``: the others are the rows themselves, and a row does not count for its own prediction.
+        """
+        rows, others = rows.float(), others.float()
+        squares = (rows * rows).sum(1)[:, None] + (others * others).sum(1)[None] - 2 * rows @ others.T
+        distance = squares.clamp(min=1e-9).sqrt()
+        if own:
+            distance = distance + 1e9 * torch.eye(len(rows), device=rows.device)
+        y = y if y.ndim > 1 else y[:, None]
+        if self.combine == "softmax":
+            values = F.one_hot(y[:, 0].long(), self.out_sz)
+        elif y.shape[1] < self.out_sz:
+            raise DataError(f"{self.out_sz} outputs and {y.shape[1]} targets", remedy="Give a target for each output")
+        else:
+            values = y[:, : self.out_sz]
+        mean = torch.softmax(-distance, 1) @ values.to(rows.dtype)
+        if self.combine == "softmax":
+            return (mean + 1e-7).log()
+        return mean if self.combine != "sigmoid" else (mean + 1e-7).log() - (1 - mean + 1e-7).log()
+
+
 class MeanOverMembers:
     """The mean of the members' losses, for outputs ``[b, k, out_sz]``; for ``[b, out_sz]`` the loss itself.
 
@@ -374,3 +495,25 @@ class MeanOverMembers:
         if name == "loss" or name.startswith("__"):  # not there yet while it is unpickled
             raise AttributeError(name)
         return getattr(self.loss, name)
+
+
+class MeanOfNeighbours(MeanOverMembers):
+    """The loss of a ``ModernNCA``: in training each row of the batch is predicted from the others.
+
+    Other attributes are the given loss's.
+
+    Args:
+        loss: a loss of ``[b, out_sz]`` and targets.
+        net: the net whose vectors it is given.
+    """
+
+    def __init__(self, loss: Any, net: ModernNCA) -> None:
+        super().__init__(loss)
+        self.net = net
+
+    def __call__(self, pred: Tensor, *targets: Tensor, **options: Any) -> Tensor:
+        """Return the loss of vectors ``[b, width]`` in training, of scores ``[b, out_sz]`` in evaluation."""
+        if self.net.training:
+            vectors, y = pred.as_subclass(Tensor), [t.as_subclass(Tensor).reshape(len(pred), -1) for t in targets]
+            pred = self.net.scores(vectors, vectors, torch.cat(y, 1), own=True)
+        return self.loss(pred, *targets, **options)

@@ -81,6 +81,20 @@ EXAMPLES: dict[str, list[Example]] = {
             },
         )
     ],
+    "ModernNCA": [
+        Example(
+            {"width": 16, "d_embedding": 4},
+            direct=lambda c: {
+                "known": [
+                    torch.randint(0, 7, (20, len(c.cats))),
+                    torch.randn(20, len(c.conts)),
+                    torch.randn(20, 3),
+                ]
+            },
+            loss=lambda net, loss: net.wrap_loss(loss),
+            excused={"lists": "it keeps ids and numbers of the training rows", "vectors": "as of lists"},
+        )
+    ],
     "RealMLP": [
         Example({"layers": [16, 8], "frequencies": 4}),
         Example({"layers": [16], "act": "mish", "max_one_hot": 20, "ps": 0.0, "d_embedding": 2}),
