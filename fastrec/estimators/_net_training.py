@@ -241,7 +241,7 @@ _TABULAR = {"layers": [256, 128], "ps": 0.1, "embed_p": 0.05, "use_bn": False, "
 _TABM = {"k": 8, "layers": [128, 128], "d_embedding": 8}
 _RECIPES: dict[type[nn.Module], NetRecipe] = {
     TabularNet: NetRecipe(options=_TABULAR, max_rows=4_000_000),
-    ModernNCA: NetRecipe(lr=1e-3, wd=2e-4, bs=512, base_bs=512, long_epochs=60, patience=20),
+    ModernNCA: NetRecipe(lr=5e-4, wd=2e-4, bs=512, base_bs=512, long_epochs=60, patience=20),
     TabM: NetRecipe(options=_TABM, epochs=10, max_rows=2_000_000, min_rows=300_000, long_epochs=200),
 }
 # arXiv 2407.04491, table A.1: 256 epochs at batch 256. On a CPU that takes hours for a million rows. The rows seen are

@@ -171,7 +171,7 @@ class NetStart:
         if any(isinstance(m, OneHotTables) for m in net.modules()) and old != new:
             return list(net.state_dict())  # the assignment of codes to values has changed
         mine, theirs = dict(net.named_modules()), dict(self._trained.net.named_modules())
-        by_value: set[str] = set()
+        by_value = {"known_cat", "known_cont", "known_y"}  # a ModernNCA's training rows are its own
         with torch.no_grad():
             for path, module in mine.items():
                 other = theirs.get(path)

@@ -453,10 +453,11 @@ class ModernNCA(FieldNet):
             raise DataError(f"{self.out_sz} outputs and {y.shape[1]} targets", remedy="Give a target for each output")
         else:
             values = y[:, : self.out_sz]
-        mean = torch.softmax(-distance, 1) @ values.to(rows.dtype)
-        if self.combine == "softmax":
-            return (mean + 1e-7).log()
-        return mean if self.combine != "sigmoid" else (mean + 1e-7).log() - (1 - mean + 1e-7).log()
+        share, values = torch.softmax(-distance, 1), values.to(rows.dtype)
+        if self.combine not in ("sigmoid", "softmax"):
+            return share @ values
+        score = (share @ values + 1e-7).log()
+        return score if self.combine == "softmax" else score - (share @ (1 - values) + 1e-7).log()
 
 
 class MeanOverMembers:

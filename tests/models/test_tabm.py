@@ -1,4 +1,4 @@
-"""TabM's members against plain perceptrons; piecewise-linear vectors and bins against loops."""
+"""TabM's members against plain perceptrons; piecewise-linear vectors, bins and ModernNCA's neighbours against loops."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
 from fastrec.errors import DataError
+from fastrec.estimators import NetModel
 from fastrec.losses import BCE, ListwiseSoftmax
-from fastrec.models import MeanOverMembers, PiecewiseLinear, TabM, bins_of
+from fastrec.models import MeanOverMembers, ModernNCA, PiecewiseLinear, TabM, bins_of
 from fastrec.models.tabm import EnsembleLinear
+from fastrec.table import Table
 from fastrec.tabular import ParquetFrame, TabularFrame
 from fastrec.training import rec_learner
+from fastrec.validate import Rows
 from tests.models.plain import DEVICE, assert_gradients, stirred, to_device
 
 SIZES = [(6, 4), (9, 8)]
@@ -325,3 +328,84 @@ def test_bins_of_loaders_of_every_kind(frame, tmp_path):
     assert len(some) == 6
     assert some != wanted[0].tolist()
     assert some == again
+
+
+# ModernNCA -----------------------------------------------------------------------------------------------------------
+
+
+def neighbours(y, n_cont=3, **options):
+    """A net of the training rows ``batch(len(y), seed=5)``."""
+    torch.manual_seed(0)
+    known = [*batch(len(y), n_cont, seed=5), y.to(DEVICE)]
+    return ModernNCA(SIZES, n_cont, options.pop("out", 1), known=known, width=8, **options).to(DEVICE).eval()
+
+
+def plain_mean(rows, others, values, own=False):
+    """Each row's mean of values, by a loop."""
+    made = []
+    for i, row in enumerate(rows.double()):
+        pairs = [
+            ((row - o).norm(), v)
+            for j, (o, v) in enumerate(zip(others.double(), values, strict=True))
+            if not own or i != j
+        ]
+        weight = torch.stack([-d for d, _ in pairs]).softmax(0)
+        made.append(sum(w * v.double() for w, (_, v) in zip(weight, pairs, strict=True)))
+    return torch.stack(made)
+
+
+@pytest.mark.parametrize("combine", ["mean", "sigmoid", "softmax"])
+def test_scores_are_means_over_the_training_rows(combine):
+    g = torch.Generator().manual_seed(2)
+    classes = torch.randint(0, 3, (30,), generator=g).to(DEVICE)
+    y = {"mean": torch.randn(30, 2, generator=g).to(DEVICE), "sigmoid": (classes > 1).float(), "softmax": classes}[
+        combine
+    ]
+    net = neighbours(y, out={"mean": 2, "sigmoid": 1, "softmax": 3}[combine], combine=combine)
+    values = {"mean": y, "sigmoid": (classes > 1)[:, None], "softmax": torch.eye(3, device=DEVICE)[classes]}[combine]
+    with torch.no_grad():
+        found, rows, others = net(*batch()), net.vectors(*batch()), net.vectors(*batch(30, seed=5))
+    wanted = plain_mean(rows, others, values)
+    found = {"mean": found, "sigmoid": found.sigmoid(), "softmax": found.softmax(1)}[combine]
+    torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_in_training_a_row_is_predicted_from_all_others_of_its_batch():
+    y = torch.randint(0, 2, (12,), generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    net = neighbours(y.float()).train()
+    loss = net.wrap_loss(CrossEntropyLossFlat())
+    net.combine, net.out_sz = "softmax", 2
+    vectors = net(*batch(12, seed=5)).detach()
+    p = plain_mean(vectors, vectors, torch.eye(2, device=DEVICE)[y], own=True)
+    torch.testing.assert_close(loss(vectors, y).double(), -p[range(12), y].log().mean(), atol=1e-5, rtol=1e-4)
+    assert net.eval()(*batch(4)).shape == (4, 2)
+
+
+def test_what_neighbours_need():
+    with pytest.raises(DataError, match="width 0"):
+        ModernNCA(SIZES, 1, 1, known=[], width=0)
+    with pytest.raises(DataError, match="3 outputs and 1 targets"):
+        neighbours(torch.zeros(9), out=3)(*batch())
+
+
+def rings(n, seed):
+    """Rows whose class is the ring they lie in."""
+    x = np.random.default_rng(seed).uniform(-2, 2, (n, 2))
+    table = Table({"a": x[:, 0], "b": x[:, 1], "c": np.where(x[:, 0] > 0, "u", "v")})
+    label = torch.tensor((np.hypot(*x.T) * 1.5).astype(int) % 2 * 1.0)
+    return Rows(table, "binary", cats=["c"], conts=["a", "b"], label=label)
+
+
+def test_neighbours_learn_are_saved_and_start_anew_with_other_rows(tmp_path):
+    train, other = rings(900, 0), rings(300, 1)
+    model = NetModel("near", model="ModernNCA", lr=5e-3, bs=256, epochs=25, keep_best=False).fit(train, seed=0)
+    found = model.predict(other)
+    assert ((found > 0.5) == (other.label > 0.5)).double().mean() > 0.9
+    model.save(tmp_path / "near")
+    assert torch.equal(NetModel.load(tmp_path / "near").predict(other), found)
+    later = NetModel("near", model="ModernNCA", epochs=1, keep_best=False)
+    later.start_from(model)
+    later.fit(rings(900, 2), seed=0)
+    known = [m.nets[0].known_cont for m in (model, later)]
+    assert known[0].shape == known[1].shape  # the new net knows its own rows
+    assert not torch.isclose(known[0], known[1]).all(1).any()
