@@ -348,6 +348,7 @@ class ModernNCA(FieldNet):
     """The mean target of the nearest training rows, where a net learns what is near.
 
     A row's prediction is the mean of the training rows' targets, weighted by ``softmax(-distance)`` of their vectors.
+    Scoring a batch takes memory for its rows times the training rows.
 
     In training ``forward`` returns the vectors ``[b, width]`` of a batch, and the loss must be ``net.wrap_loss(loss)``,
     which predicts a row from all others of its batch: ``rec_learner`` makes it. In evaluation it returns scores
@@ -424,9 +425,9 @@ class ModernNCA(FieldNet):
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None) -> Tensor:
         """Return the vectors ``[b, width]`` of a batch in training, else its scores ``[b, out_sz]``."""
         found = self.vectors(x_cat, x_cont)
-        return (
-            found if self.training else self.scores(found, self.vectors(self.known_cat, self.known_cont), self.known_y)
-        )
+        if self.training:
+            return found
+        return self.scores(found, self.vectors(self.known_cat, self.known_cont), self.known_y)
 
     def vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None) -> Tensor:
         """Return the rows' vectors ``[b, width]``."""
@@ -441,23 +442,25 @@ class ModernNCA(FieldNet):
 
         ``own``: the others are the rows themselves, and a row does not count for its own prediction.
         """
-        rows, others = rows.float(), others.float()
-        squares = (rows * rows).sum(1)[:, None] + (others * others).sum(1)[None] - 2 * rows @ others.T
-        distance = squares.clamp(min=1e-9).sqrt()
-        if own:
-            distance = distance + 1e9 * torch.eye(len(rows), device=rows.device)
         y = y if y.ndim > 1 else y[:, None]
         if self.combine == "softmax":
-            values = F.one_hot(y[:, 0].long(), self.out_sz)
+            values = F.one_hot(y[:, 0].long(), self.out_sz).float()
         elif y.shape[1] < self.out_sz:
             raise DataError(f"{self.out_sz} outputs and {y.shape[1]} targets", remedy="Give a target for each output")
         else:
-            values = y[:, : self.out_sz]
-        share, values = torch.softmax(-distance, 1), values.to(rows.dtype)
-        if self.combine not in ("sigmoid", "softmax"):
-            return share @ values
-        score = (share @ values + 1e-7).log()
-        return score if self.combine == "softmax" else score - (share @ (1 - values) + 1e-7).log()
+            values = y[:, : self.out_sz].float()
+        # In float32 under autocast, too: a distance is a small difference of large numbers.
+        with torch.autocast(others.device.type, enabled=False):
+            rows, others = rows.float(), others.float()
+            squares = (rows * rows).sum(1)[:, None] + (others * others).sum(1)[None] - 2 * rows @ others.T
+            distance = squares.clamp(min=1e-9).sqrt()
+            if own:
+                distance = distance + 1e9 * torch.eye(len(rows), device=rows.device)
+            share = torch.softmax(-distance, 1)
+            if self.combine not in ("sigmoid", "softmax"):
+                return share @ values
+            score = (share @ values + 1e-7).log()
+            return score if self.combine == "softmax" else score - (share @ (1 - values) + 1e-7).log()
 
 
 class MeanOverMembers:
