@@ -158,8 +158,7 @@ class CTRTruth:
     @cached_property
     def _pilot(self) -> dict[str, Tensor]:
         self._tables, self._weights  # noqa: B018 - made before the threads start
-        rows = _PILOT * _CHUNK
-        drawn = run_parallel(lambda i: self._draw(i, _PILOT_ROWS)[2], range(_PILOT), rows=rows)
+        drawn = run_parallel(lambda i: self._draw(i, _PILOT_ROWS)[2], range(_PILOT), rows=_PILOT * _CHUNK)
         return {name: torch.cat([d[name] for d in drawn]).double() for name in _SHARES}
 
     @cached_property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -219,7 +219,19 @@ def naming_out_of_memory(
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        _refuse(error, what if isinstance(what, str) else what(), remedy, _where(error, device), need)
+        said, device = what if isinstance(what, str) else what(), _where(error, device)
+        asked, free, found = None, free_memory(device), _ASKED.search(str(error))
+        if found is not None:
+            with suppress(DataError):
+                asked = bytes_of(f"{found[1]} {found[2]}")
+        wanted = [f"{shown_bytes(need)} needed"] if need is not None else []
+        wanted += [f"{shown_bytes(asked)} asked for"] if asked is not None and asked != need else []
+        wanted += [f"{shown_bytes(free[0])} free of {shown_bytes(free[1])}"] if free is not None else []
+        amounts = f": {', '.join(wanted)}" if wanted else ""
+        where = "the host" if on_host(device) else f"the device {device}"
+        problem = f"{where} ran out of memory while {said}{amounts}"
+        asked, free = need if asked is None else asked, None if free is None else free[0]
+        raise DeviceMemoryError(problem, remedy=remedy, asked=asked, free=free) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -274,22 +286,6 @@ def shown_bytes(count: int) -> str:
     return f"{count / 1024**power:.1f} {_POWERS[power - 1]}iB"
 
 
-def _refuse(error: Exception, what: str, remedy: str, device: torch.device, need: int | None) -> NoReturn:
-    asked, free, found = None, free_memory(device), _ASKED.search(str(error))
-    if found is not None:
-        with suppress(DataError):
-            asked = bytes_of(f"{found[1]} {found[2]}")
-    wanted = [f"{shown_bytes(need)} needed"] if need is not None else []
-    wanted += [f"{shown_bytes(asked)} asked for"] if asked is not None and asked != need else []
-    wanted += [f"{shown_bytes(free[0])} free of {shown_bytes(free[1])}"] if free is not None else []
-    amounts = f": {', '.join(wanted)}" if wanted else ""
-    where = "the host" if on_host(device) else f"the device {device}"
-    problem = f"{where} ran out of memory while {what}{amounts}"
-    raise DeviceMemoryError(
-        problem, remedy=remedy, asked=need if asked is None else asked, free=None if free is None else free[0]
-    ) from error
-
-
 def _where(error: Exception, device: torch.device | str | None) -> torch.device:
     """Return the device that ran out: numpy's and torch's host allocators name the host."""
     text = str(error)
@@ -299,5 +295,4 @@ def _where(error: Exception, device: torch.device | str | None) -> torch.device:
         return torch.device(device)
     if found := _GPU.search(text):
         return torch.device("cuda", int(found[1]))
-    on_gpu = isinstance(error, _TORCH_ERROR) or torch.cuda.is_initialized()
-    return torch.device("cuda" if on_gpu else "cpu")
+    return torch.device("cuda" if isinstance(error, _TORCH_ERROR) or torch.cuda.is_initialized() else "cpu")

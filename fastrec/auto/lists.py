@@ -149,8 +149,7 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
         if offered is not None:
             remedy = f"Give a row for each of {offered} (in pandas df.explode({offered!r}), of texts after "
             remedy += f".str.split), and label 1 where it is of {name}, else 0"
-        problem = f"the label is of type {column.type}, no number"
-        raise DataError(problem, file=file, column=name, remedy=remedy)
+        raise DataError(f"the label is of type {column.type}, no number", file=file, column=name, remedy=remedy)
     flags = pa.types.is_boolean(column.type)
     values = (column.cast(pa.int8()) if flags else column).cast(pa.float64(), safe=False).to_numpy()
     missing = np.isnan(values)

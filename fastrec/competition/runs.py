@@ -129,39 +129,28 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             # Greater is better in all metrics of lists.
             made.append(Comparison(name, len(values), *map(float, means), difference, str(metric), True))
         return made
-    return _of_rows((first, second), rows[0], segments, model or "stack", str(metric), bool(better))
-
-
-def _of_rows(
-    runs: Sequence[Path],
-    rows: pa.Table,
-    segments: list[tuple[str, np.ndarray]],
-    model: str,
-    metric: str,
-    greater_is_better: bool,
-) -> list[Comparison]:
-    predicted, known = [], np.ones(len(rows), dtype=bool)
-    for run in runs:
+    model, predicted, known = model or "stack", [], np.ones(len(rows[0]), dtype=bool)
+    for run in (first, second):
         found = out_of_fold(run, model, whole=True)
         if found is None:
-            made = ", ".join(sorted(p.stem for p in (run / "oof").glob("*.parquet")))
-            raise MissingFileError(f"the run has no predictions of {model!r}", file=run, remedy=f"It has {made}")
+            there = ", ".join(sorted(p.stem for p in (run / "oof").glob("*.parquet")))
+            raise MissingFileError(f"the run has no predictions of {model!r}", file=run, remedy=f"It has {there}")
         y, values, folds = (v[:, 0] if v.shape[1:] == (1,) else v for v in found)
         scored = ~np.isnan(values).reshape(len(y), -1).any(1)
-        values[scored] = as_scored(metric, y[scored], values[scored], folds[scored]).numpy()
+        values[scored] = as_scored(str(metric), y[scored], values[scored], folds[scored]).numpy()
         known &= scored
         predicted.append(values)
     # Rows of one key are not independent: resample keys.
-    keys = None
-    if "fold_key" in rows.column_names:
-        keys = rows["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    units = None
+    if "fold_key" in rows[0].column_names:
+        units = rows[0]["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     made = []
     for name, chosen in segments:
         s = chosen & known
-        clusters = None if keys is None else keys[s]
-        result = bootstrap_metric(metric, y[s], {"a": predicted[0][s], "b": predicted[1][s]}, clusters=clusters)
-        a, b = result.interval("a").mean, result.interval("b").mean
-        made.append(Comparison(name, int(s.sum()), a, b, result.difference("a", "b"), metric, greater_is_better))
+        clusters, both = None if units is None else units[s], {"a": predicted[0][s], "b": predicted[1][s]}
+        result = bootstrap_metric(str(metric), y[s], both, clusters=clusters)
+        means = result.interval("a").mean, result.interval("b").mean
+        made.append(Comparison(name, int(s.sum()), *means, result.difference("a", "b"), str(metric), bool(better)))
     return made
 
 

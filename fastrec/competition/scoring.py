@@ -227,8 +227,7 @@ def examination(items: Any, places: Any, clicks: Any) -> dict[int, float]:
     upper = np.bincount(pairs[first] % len(levels), hits[first] * shown[first + 1] / both, minlength=len(levels))
     lower = np.bincount(pairs[first] % len(levels), hits[first + 1] * shown[first] / both, minlength=len(levels))
     ratios = np.divide(lower, upper, out=np.ones(len(levels)), where=(upper > 0) & (lower > 0))
-    values = np.cumprod(np.append(1.0, ratios[:-1]))
-    return dict(zip(levels.tolist(), values.tolist(), strict=True))
+    return dict(zip(levels.tolist(), np.cumprod(np.append(1.0, ratios[:-1])).tolist(), strict=True))
 
 
 def click_weights(groups: Any, places: Any, clicks: Any, examined: dict[int, float]) -> torch.Tensor:

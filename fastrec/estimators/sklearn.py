@@ -475,6 +475,4 @@ def _estimator_of(library: str, kind: str, task: str, seed: int, options: Mappin
     elif kind in ("knn", "random_forest"):
         given["n_jobs"] = torch.get_num_threads()
     estimator = getattr(import_module(f"{library}.{module}"), names[amounts])(**given)
-    if kind == "svm" and not amounts:
-        return CalibratedClassifierCV(estimator, ensemble=False)
-    return estimator
+    return CalibratedClassifierCV(estimator, ensemble=False) if kind == "svm" and not amounts else estimator

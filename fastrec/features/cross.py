@@ -150,8 +150,7 @@ class CrossSearch:
         """Return all pairs as a pandas frame: ``a``, ``b`` (``c``, …), ``alone``, ``together``, ``gain``, …."""
         import pandas as pd
 
-        most = max((len(p.columns) for p in self.pairs), default=2)
-        names = [string.ascii_lowercase[i] for i in range(most)]
+        names = [string.ascii_lowercase[i] for i in range(max((len(p.columns) for p in self.pairs), default=2))]
         rows = [dict(zip(names, p.columns, strict=False)) | {n: getattr(p, n) for n in _FIGURES} for p in self.pairs]
         return pd.DataFrame(rows, columns=[*names, *_FIGURES])
 

@@ -113,8 +113,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
         ordered = Groups.of(groups.codes, block, rank, 1 - is_right)
         left = ordered.sort((known & (is_right == 0)).long())
         passed = torch.cumsum(left, 0) - left
-        begin = run_starts(run_begins(groups.codes, block))
-        count += ordered.unsort(passed - passed[begin]) * is_right
+        count += ordered.unsort(passed - passed[run_starts(run_begins(groups.codes, block))]) * is_right
     return groups.unsort(count)
 
 

@@ -120,8 +120,17 @@ class Explode(Parameters):
         names = self._names()
         made = [n for n in (self.position, self.row) if n is not None]
         check_names(given, list(names), file=None)
-        _check_names(given, names, self.numbers, made)
-        return [*(n for n in given if n not in names), *names.values(), *made]
+        if not names:
+            raise DataError("explode was given no list columns", remedy="Name one or more")
+        unknown = [n for n in as_list(self.numbers) if n not in names]
+        if unknown:
+            problem = "to hold numbers, but not among the list columns"
+            raise DataError(problem, column=unknown[0], remedy="Use the old name")
+        result = [*(n for n in given if n not in names), *names.values(), *made]
+        twice = sorted({n for n in result if result.count(n) > 1})
+        if twice:
+            raise DataError("two columns of the result have this name", column=twice[0], remedy="Choose another name")
+        return result
 
     def _names(self) -> dict[str, str]:
         return dict(self.cols) if isinstance(self.cols, Mapping) else {c: c for c in as_list(self.cols)}
@@ -161,18 +170,6 @@ def _places(origin: torch.Tensor, position: str | None, row: str | None) -> dict
     if row is not None:
         made[row] = Column("number", origin, name=row)
     return made
-
-
-def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequence[str], made: Sequence[str]) -> None:
-    if not names:
-        raise DataError("explode was given no list columns", remedy="Name one or more")
-    unknown = [n for n in as_list(numbers) if n not in names]
-    if unknown:
-        raise DataError("to hold numbers, but not among the list columns", column=unknown[0], remedy="Use the old name")
-    result = [*(n for n in given if n not in names), *names.values(), *made]
-    twice = sorted({n for n in result if result.count(n) > 1})
-    if twice:
-        raise DataError("two columns of the result have this name", column=twice[0], remedy="Choose another name")
 
 
 def _as_list(column: Column, sep: str) -> Column:
@@ -264,11 +261,8 @@ class Collect(OfColumns, Grouped):
                 row, remedy = int(known[0]) if len(known) else None, "Choose a column of numbers, times or text"
                 raise DataError(problem, column=col, row=row, remedy=remedy)
         offsets, events = self._lists(earlier_events(table, log, as_list(self.by), as_list(self.order)))
-        result = {}
-        for col in self.columns:
-            name = self._name(col)
-            result[name] = Column("list", offsets, name=name, elements=source[col].take(events))
-        return result
+        names = {self._name(c): c for c in self.columns}
+        return {n: Column("list", offsets, name=n, elements=source[c].take(events)) for n, c in names.items()}
 
     def _lists(self, found: EarlierEvents) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the lists' offsets (int64 ``[n + 1]``) and the row numbers of their events."""

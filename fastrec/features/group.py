@@ -506,7 +506,7 @@ class Neighbours(OfColumns, Grouped):
                     shifted[n] = torch.where(outside, -1, shift_in_group(groups, n))
                 there = take_or_missing(table[col], shifted[n])
                 if word.startswith("diff"):
-                    there = Column("number", self._difference(table, col, there, shifted[n]), name=name)
+                    there = Column("number", self._difference(table, col, shifted[n]), name=name)
                 result[name] = there
         return result
 
@@ -515,7 +515,7 @@ class Neighbours(OfColumns, Grouped):
         number_of(table, col, wanted_by=self)  # raises for a column of neither numbers nor times
         return *comparable(table, col), UNITS_PER_SECOND[table[col].unit or "s"]
 
-    def _difference(self, table: Table, col: str, there: Column, rows: torch.Tensor) -> torch.Tensor:
+    def _difference(self, table: Table, col: str, rows: torch.Tensor) -> torch.Tensor:
         values, missing, unit = self._values(table, col)
         if not len(values):
             return values.double()

@@ -313,19 +313,17 @@ class Digits(OfColumns, RowWise):
         for name, output in zip(self.columns, self.outputs, strict=True):
             values = tensors[name]
             if values.is_floating_point():
-                made[output] = self._of_floats(values, tensors[f"rounding {name}"])
+                shifted = values.abs() * float64(10.0**self.decimals)
+                near = torch.round(shifted)
+                is_near = (shifted - near).abs() <= tensors[f"rounding {name}"] * shifted
+                shifted = torch.where(is_near, near, shifted)
+                last = torch.fmod(shifted, float64(10.0**self.digits))  # exact for numbers of any size
+                made[output] = torch.where(shifted.isfinite(), last, -1).long()
             else:
                 kept = max(self.digits - self.decimals, 0)
                 made[output] = torch.fmod(values, 10**kept).abs() * 10 ** (self.digits - kept)
                 made[output] = torch.where(tensors[f"missing {name}"], -1, made[output])
         return made
-
-    def _of_floats(self, values: torch.Tensor, rounding: torch.Tensor) -> torch.Tensor:
-        shifted = values.abs() * float64(10.0**self.decimals)
-        near = torch.round(shifted)
-        shifted = torch.where((shifted - near).abs() <= rounding * shifted, near, shifted)
-        last = torch.fmod(shifted, float64(10.0**self.digits))  # exact for numbers of any size
-        return torch.where(shifted.isfinite(), last, -1).long()
 
     def compute(self, table: Table) -> dict[str, Column]:
         return {n: masked(n, values, values < 0) for n, values in self.apply(self.prepare(table)).items()}

@@ -61,8 +61,7 @@ class Tokens(RowWise):
         try:
             compiled = re.compile(_PATTERNS.get(self.pattern, self.pattern))
         except (re.error, TypeError) as error:
-            words = ", ".join(map(repr, _PATTERNS))
-            remedy = f"Use {words} or a regular expression"
+            remedy = f"Use {', '.join(map(repr, _PATTERNS))} or a regular expression"
             raise DataError(f"Tokens: {self.pattern!r} is no pattern ({error})", remedy=remedy) from error
         if compiled.groups > 1:
             raise DataError(f"Tokens: {self.pattern!r} has {compiled.groups} groups", remedy="Write others as (?:…)")

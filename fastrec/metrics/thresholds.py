@@ -214,26 +214,21 @@ def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: An
     rows = _SortedRows(target, p, torch.ones_like(p) if w is None else w)
     formula = None if isinstance(chosen.function, OwnFunction) else _OF_COUNTS.get(chosen.name)
     if formula is None:
-        return _searched(rows.cuts, lambda t: chosen(target, (p > t).double(), weight=w), chosen)
+        sign = 1 if chosen.greater_is_better else -1
+        first, last = 0, len(rows.cuts) - 1
+        for _ in range(2):
+            # The metric is called for each cut: first on a coarse grid, then on a fine one.
+            tried = torch.linspace(first, last, min(500, last - first + 1), dtype=torch.float64).round().long().unique()
+            values = [chosen(target, (p > t).double(), weight=w) for t in rows.cuts[tried].tolist()]
+            best = _best_cut(rows.cuts[tried], sign * torch.tensor(values, dtype=torch.float64))
+            place = int((rows.cuts[tried] == best).nonzero()[0, 0])
+            first, last = int(tried[max(place - 1, 0)]), int(tried[min(place + 1, len(tried) - 1)])
+        return best
     below = torch.stack([rows.below(rows.w * of) for of in (1 - rows.y, rows.y)])  # of class 0, of class 1
     total = below[:, -1:]
     predicted = torch.stack([below.sum(0), (total - below).sum(0)], 1)
     hits = torch.stack([below[0], total[1] - below[1]], 1)
     return _best_cut(rows.cuts, formula(row_metrics.Counts(hits, total.T.expand_as(hits), predicted)))
-
-
-def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> float:
-    """Find the best of some evenly spread cuts, then the best between its neighbours."""
-    sign = 1 if metric.greater_is_better else -1
-    first, last = 0, len(cuts) - 1
-    for _ in range(2):
-        # The metric is called for each cut: first on a coarse grid, then on a fine one.
-        tried = torch.linspace(first, last, min(500, last - first + 1), dtype=torch.float64).round().long().unique()
-        values = torch.tensor([sign * value(float(t)) for t in cuts[tried]], dtype=torch.float64)
-        best = _best_cut(cuts[tried], values)
-        place = int((cuts[tried] == best).nonzero()[0, 0])
-        first, last = int(tried[max(place - 1, 0)]), int(tried[min(place + 1, len(tried) - 1)])
-    return best
 
 
 def _best_cut(cuts: Tensor, values: Tensor) -> float:

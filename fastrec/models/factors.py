@@ -167,7 +167,16 @@ class TwoTower(FieldNet):
                 "a width and a temperature above 0",
             )
         cats = list(inputs.get("cat_names") or map(str, range(len(emb_szs))))
-        widths = self._widths(cats, cont_names, vector_names, inputs.get("vector_szs", ()))
+        sizes = inputs.get("vector_szs", ())
+        conts = [f"cont{i}" for i in range(self.n_cont)] if cont_names is None else list(cont_names)
+        vectors = [f"vector{i}" for i in range(len(sizes))] if vector_names is None else list(vector_names)
+        fields = [*cats, *(self.embeds.list_names if self.embeds is not None else [])]
+        names = [*fields, *conts, *vectors]
+        if len(conts) != self.n_cont or len(vectors) != len(sizes) or len(set(names)) != len(names):
+            remedy = "Give cont_names and vector_names as many names as there are such columns"
+            raise DataError(f"the columns' names {names} are not one each, all different", remedy=remedy)
+        own = [self.embeds.slice_of(n).width for n in fields] + [1] * self.n_cont + list(sizes)
+        widths = dict(zip(names, own, strict=True))
         self.normalize, self.temperature, self.dim = normalize, temperature, dim
         # a tower's columns as few slices of the one lookup for both
         self.query_runs, self.item_runs = _runs(query, widths), _runs(item, widths)
@@ -206,19 +215,6 @@ class TwoTower(FieldNet):
         taken = [inputs[:, start:stop] for start, stop in getattr(self, f"{side}_runs")]
         out = getattr(self, f"{side}_tower")(side_by_side(taken))
         return F.normalize(out, dim=1) if self.normalize else out
-
-    def _widths(
-        self, cats: Sequence[str], conts: Sequence[str] | None, vectors: Sequence[str] | None, sizes: Sequence[int]
-    ) -> dict[str, int]:
-        conts = [f"cont{i}" for i in range(self.n_cont)] if conts is None else list(conts)
-        vectors = [f"vector{i}" for i in range(len(sizes))] if vectors is None else list(vectors)
-        fields = [*cats, *(self.embeds.list_names if self.embeds is not None else [])]
-        names = [*fields, *conts, *vectors]
-        if len(conts) != self.n_cont or len(vectors) != len(sizes) or len(set(names)) != len(names):
-            remedy = "Give cont_names and vector_names as many names as there are such columns"
-            raise DataError(f"the columns' names {names} are not one each, all different", remedy=remedy)
-        widths = [self.embeds.slice_of(n).width for n in fields] + [1] * self.n_cont + list(sizes)
-        return dict(zip(names, widths, strict=True))
 
 
 def item_log_q(dls: Any, column: str, *, uniform: float = 0.0) -> Tensor:

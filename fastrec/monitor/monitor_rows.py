@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,10 @@ def read_sides(reference: Any, new: Any, *, drop: Sequence[str], scores: Any, tr
     time = None if saved is None else saved.config.get("recipe", {}).get("time")
     _sort_out(sides, list(old.names) if wanted is None else wanted, set(drop), time)
     if of_run:
-        sides.metric = _metric_of(Path(reference))
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            said = read_json(Path(reference) / "scores.json")
+            greater = bool(said.get("greater_is_better", True))
+            sides.metric = float(said["oof"]["stack"]), greater, str(said["metric"])
     if scores is not None:
         for name, both in _both_scores(reference, scores, saved, len(now)).items():
             while name in sides.common:
@@ -116,10 +120,8 @@ def as_read(table: Table, reading: Reading) -> Table:
     types = reading.types.get("train", {})
     table = reading.frame(table, names=())
     for name in types:
-        try:
+        with suppress(DataError):  # reported as a column of another type
             table = as_types(table, types, [name])
-        except DataError:  # reported as a column of another type
-            continue
     return table
 
 
@@ -138,14 +140,6 @@ def _of_run(saved: SavedRun) -> tuple[Table, list[str]]:
     lists = {saved.config["list_column"]} if saved.target is None else set()
     wanted = [n for n in saved.inputs if n in table and n not in lists]
     return table.select(wanted), wanted
-
-
-def _metric_of(run: Path) -> tuple[float, bool, str] | None:
-    try:
-        said = read_json(run / "scores.json")
-        return float(said["oof"]["stack"]), bool(said.get("greater_is_better", True)), str(said["metric"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int) -> dict[str, tuple[Column, Column]]:

@@ -225,9 +225,8 @@ def _time_folds(
     fold = np.full(len(codes), -1)
     train = {}
     for k, period in enumerate([*([] if warm_up is None else [warm_up]), *last]):
-        mine = codes == period
         # With a gap, not all of the first period is known in time for the next.
-        fold[mine & (known if period == warm_up else new)] = k
+        fold[(codes == period) & (known if period == warm_up else new)] = k
         train[k] = torch.from_numpy(past.known(period))
     judged = torch.from_numpy(new & np.isin(codes, last))
     how = f"new rows of {names[last[0]]} to {names[last[-1]]}, each period by what came before it"
@@ -302,7 +301,14 @@ def retrain(
     source = Path(run)
     if is_registry(run):  # a version lacks the rows: they are in the run that it was copied from
         registry = run if registry is None else registry
-        source = _source_of(Registry(run))
+        serving = Registry(run).current
+        if serving is None or serving.run is None:
+            remedy = "Give the run directory"
+            raise DataError("the registry's current version holds no run", file=Path(run), remedy=remedy)
+        source = Path(serving.source)
+        if not _same_run(serving.run, source):
+            problem = f"the run that version {serving.number} was copied from is not at {source} any more"
+            raise DataError(problem, file=Path(run), remedy="Give the run directory, with its parts beside it")
     if out.resolve() == source.resolve():
         raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")
     current = None if registry is None else Registry(registry).current
@@ -330,18 +336,6 @@ def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
         said = json.loads((out / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8"))
         made[name] = said.get("began", "") if name in recipe.warmed else "trained from nothing, as its kind always is"
     return made
-
-
-def _source_of(registry: Registry) -> Path:
-    current = registry.current
-    if current is None or current.run is None:
-        remedy = "Give the run directory"
-        raise DataError("the registry's current version holds no run", file=registry.folder, remedy=remedy)
-    source = Path(current.source)
-    if not _same_run(current.run, source):
-        problem = f"the run that version {current.number} was copied from is not at {source} any more"
-        raise DataError(problem, file=registry.folder, remedy="Give the run directory, with its parts beside it")
-    return source
 
 
 def _same_run(one: Path | None, other: Path) -> bool:

@@ -223,25 +223,20 @@ class RowOptimizer(torch.optim.Optimizer):
         step = state.begin(rate * group["weight_decay"])
         values = grad._values()
         if compiled(values.numel()) and p.ndim == 2 and _is_plain(p) and _is_plain(values):
-            self._step_rows_compiled(state, grad, group, step, count, rate)
+            beta1, beta2 = betas
+            ids = grad._indices()[0]
+            place, sums = self._places.room(ids, len(p)), self._room(values.numel(), values.dtype).view(values.shape)
+            mean = state.mean() if beta1 else sums[:0]
+            held = (ids, values, p, state.state["exp_avg_sq"], mean, state.state["last"], state.state["decays"])
+            rate, fix2 = rate / (1 - beta1**count), 1 / (1 - beta2**count)
+            numbers = (step, rate, fix2, beta1, beta2, group["eps"], beta1 > 0, group["weight_decay"] > 0)
+            shared(steps().adamw_rows, tuple(map(view, (*held, place, sums))), numbers, numbers=values.numel())
+            torch.autograd.graph.increment_version(p)  # autograd does not see the loops' writes
             return
         rows = SparseRows.of(grad, self._places)
         weights, mean, square = state.take(rows.ids, betas, decays=bool(group["weight_decay"]))
         fused_step([weights], [rows.grads], [mean], [square], count, rate, betas, group["eps"])
         state.put(rows.ids, weights, mean, square, momentum=bool(betas[0]))
-
-    def _step_rows_compiled(
-        self, state: RowState, grad: Tensor, group: dict[str, Any], step: int, count: float, rate: float
-    ) -> None:
-        p, (beta1, beta2) = state.weight, group["betas"]
-        ids, values = grad._indices()[0], grad._values()
-        place, sums = self._places.room(ids, len(p)), self._room(values.numel(), values.dtype).view(values.shape)
-        mean = state.mean() if beta1 else sums[:0]
-        held = (ids, values, p, state.state["exp_avg_sq"], mean, state.state["last"], state.state["decays"])
-        rate, fix2 = rate / (1 - beta1**count), 1 / (1 - beta2**count)
-        numbers = (step, rate, fix2, beta1, beta2, group["eps"], beta1 > 0, group["weight_decay"] > 0)
-        shared(steps().adamw_rows, tuple(map(view, (*held, place, sums))), numbers, numbers=values.numel())
-        torch.autograd.graph.increment_version(p)  # autograd does not see the loops' writes
 
     @cached_property
     def _places(self) -> BatchPlaces:

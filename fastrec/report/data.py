@@ -305,7 +305,10 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
         figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
         greater = scores.get("greater_is_better") is not False
-        models = _ascending(figures, greater)
+        # among equal models the stack is last, as the best
+        names, sign = dict.fromkeys([*figures["oof"], *figures["test"]]), 1 if greater else -1
+        known = {n: sign * figures["oof"].get(n, figures["test"].get(n)) for n in names}
+        models = sorted(names, key=lambda n: (n in figures["oof"], known[n], n == "stack"))
         results = RunResults(
             name=run.resolve().name,
             metric=str(scores.get("metric") or "score").upper(),
@@ -342,14 +345,6 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
             outputs = list(results.config.get("outputs") or [])
             results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
     return results
-
-
-def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[str]:
-    # among equal models the stack is last, as the best
-    names, sign = dict.fromkeys([*figures["oof"], *figures["test"]]), 1 if greater else -1
-    return sorted(
-        names, key=lambda n: (n in figures["oof"], sign * figures["oof"].get(n, figures["test"].get(n)), n == "stack")
-    )
 
 
 def list_scores(lists: pa.Table) -> dict[str, np.ndarray]:

@@ -240,8 +240,7 @@ class Index(Saved):
         return Table({**columns, "score": scores[kept], "place": kept.cumsum(1)[kept]})
 
     def _state(self) -> dict[str, Any]:
-        found = None if self._found is None else self._found.to_state()
-        return {**super()._state(), "_found": found}
+        return {**super()._state(), "_found": None if self._found is None else self._found.to_state()}
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
@@ -425,8 +424,7 @@ def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
     Raises:
         DataError: fewer than ``k + 2`` common ids.
     """
-    known = _vocab(one.ids, len(one.values))
-    codes = known.encode(other.ids)
+    codes = _vocab(one.ids, len(one.values)).encode(other.ids)
     theirs = (codes > 0).nonzero().squeeze(1)
     if len(theirs) < k + 2:
         raise DataError(f"{len(theirs)} ids in common", remedy=f"Give vectors with {k + 2} or more, or a lower k")

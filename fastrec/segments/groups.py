@@ -318,7 +318,14 @@ def rank_in_group(
     if ranks is not None:
         return ranks
     if len(codes) <= limits.PAIRED_ROWS and method in ("min", "max", "average") and on_host(codes):
-        return _rank_by_pairs(values, codes, absent, method)
+        others = (codes[:, None] == codes) & ~absent  # of a request's list all pairs of values are compared
+        counts = []
+        if method != "max":
+            counts.append((others & (values < values[:, None])).sum(1) + 1)
+        if method != "min":
+            counts.append((others & (values <= values[:, None])).sum(1))
+        rank = counts[0] if len(counts) == 1 else (counts[0] + counts[1]) / 2
+        return rank.double().masked_fill_(absent, torch.nan)
     groups = Groups.of(codes, *keys)
     del keys
     ordered, gone = groups.sort(values), groups.sort(absent)
@@ -342,18 +349,6 @@ def rank_in_group(
     rank, groups = rank.double(), replace(groups, codes=rank, start=rank)  # frees memory that is no longer needed
     del first
     return groups.unsort(rank).masked_fill_(absent, torch.nan)
-
-
-def _rank_by_pairs(values: torch.Tensor, codes: torch.Tensor, absent: torch.Tensor, method: str) -> torch.Tensor:
-    """Compute ``rank_in_group`` of a request's list by comparing all pairs of values."""
-    others = (codes[:, None] == codes) & ~absent
-    ranks = []
-    if method != "max":
-        ranks.append((others & (values < values[:, None])).sum(1) + 1)
-    if method != "min":
-        ranks.append((others & (values <= values[:, None])).sum(1))
-    rank = ranks[0].double() if len(ranks) == 1 else (ranks[0] + ranks[1]) / 2
-    return rank.double().masked_fill_(absent, torch.nan)
 
 
 # Sums, means and extremes of the rows with one code, on which every encoding is based.

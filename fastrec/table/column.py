@@ -92,24 +92,21 @@ class Column:
             values = self.values.to(torch.float64) / UNITS_PER_SECOND[self.unit]
             return torch.where(self.is_missing(), torch.nan, values).to(dtype)
         if self.kind == "category":
-            return self._category_as_number(dtype)
+            if not (is_numeric(self.distinct.type) or len(self.distinct) == 0):
+                raise self._refuse("a number")
+            if is_huge(self.distinct):  # a float64 would merge neighbours
+                huge = np.append(False, pc.greater_equal(self.distinct, pa.scalar(1 << 63, pa.uint64())))
+                raise DataError(
+                    "holds integers above 2^63, which cannot be used as numbers", column=self.name or None,
+                    row=int(np.flatnonzero(huge[self.values.cpu()])[0]), remedy="Use it as a key, or rescale it first",
+                )  # fmt: skip
+            table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
+            table[1:] = torch.tensor(self.distinct.cast(pa.float64(), safe=False).to_pylist(), dtype=dtype)
+            return table.to(self.values.device)[self.values.long()]
         if self.kind != "number":
             raise self._refuse("a number")
         values = self.values.to(dtype)
         return values if self.missing is None else torch.where(self.missing, torch.nan, values)
-
-    def _category_as_number(self, dtype: torch.dtype) -> torch.Tensor:
-        if not (is_numeric(self.distinct.type) or len(self.distinct) == 0):
-            raise self._refuse("a number")
-        if is_huge(self.distinct):  # a float64 would merge neighbours
-            huge = np.append(False, pc.greater_equal(self.distinct, pa.scalar(1 << 63, pa.uint64())))
-            raise DataError(
-                "holds integers above 2^63, which cannot be used as numbers", column=self.name or None,
-                row=int(np.flatnonzero(huge[self.values.cpu()])[0]), remedy="Use it as a key, or rescale it first",
-            )  # fmt: skip
-        table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
-        table[1:] = torch.tensor(self.distinct.cast(pa.float64(), safe=False).to_pylist(), dtype=dtype)
-        return table.to(self.values.device)[self.values.long()]
 
     def plain(self) -> Column:
         """Return a category of integers or booleans that int64 holds as a number column, any other as it is."""

@@ -268,7 +268,16 @@ def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
         p if _same(p, model) or not empty else _all_missing(model, len(p)) for p, empty in zip(parts, void, strict=True)
     ]
     if model.kind == "number" and all(p.kind == "number" for p in parts):
-        return _stack_numbers(parts, model)
+        kinds = {p.values.dtype for p in parts}
+        floats = [k for k in kinds if k.is_floating_point]
+        if not floats or len(floats) == len(kinds):  # joined values take the widest of the types
+            return replace(model, values=torch.cat([p.values for p in parts]), missing=_stack_missing(parts))
+        for part in (p for p in parts if p.values.dtype == torch.int64):
+            problem = "holds floats in one table and integers beyond 2^53, which floats do not hold, in another"
+            remedy = "Give the column the same type in every frame (ids with missing values: nullable Int64)"
+            lost = ~part.is_missing() & (part.values.abs() > 1 << 53)
+            refuse_rows(lost, problem, column=part.name or None, remedy=remedy)
+        return replace(model, values=torch.cat([p.number() for p in parts]), missing=None)
     if all(p.kind == "category" for p in parts):
         return _stack_categories(parts, model)
     if model.kind in ("datetime", "vector") and all(_same(p, model) for p in parts):
@@ -281,7 +290,17 @@ def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
             end += int(part.values[-1])
         elements = concat_columns([p.elements for p in parts], device)
         return replace(model, values=torch.cat(offsets), elements=elements, missing=_stack_missing(parts))
-    return _stack_arrow(parts, model).to(device)
+    joined = parts[0].to_arrow()  # times of several units or zones, huge and small integers, opaque values
+    for part in parts[1:]:
+        array = part.to_arrow()
+        if not array.type.equals(joined.type):
+            if "opaque" in (part.kind, model.kind) or {part.kind, model.kind} & {"list", "vector"}:
+                problem = f"holds {array.type} in one table and {joined.type} in another"
+                remedy = "Give the column the same type in every frame"
+                raise DataError(problem, column=model.name or None, remedy=remedy)
+            joined, array = align_types(joined, array, name=model.name)
+        joined = pa.concat_arrays([joined, array])
+    return as_column(joined, name=model.name).to(device)
 
 
 def _same(a: Column, b: Column) -> bool:
@@ -309,23 +328,7 @@ def _all_missing(model: Column, size: int) -> Column:
 
 
 def _stack_missing(parts: Sequence[Column]) -> torch.Tensor | None:
-    if all(p.missing is None for p in parts):
-        return None
-    return torch.cat([p.is_missing() for p in parts])
-
-
-def _stack_numbers(parts: Sequence[Column], model: Column) -> Column:
-    kinds = {p.values.dtype for p in parts}
-    floats = [k for k in kinds if k.is_floating_point]
-    if floats and len(floats) < len(kinds):
-        for part in (p for p in parts if p.values.dtype == torch.int64):
-            problem = "holds floats in one table and integers beyond 2^53, which floats do not hold, in another"
-            remedy = "Give the column the same type in every frame (ids with missing values: nullable Int64)"
-            lost = ~part.is_missing() & (part.values.abs() > 1 << 53)
-            refuse_rows(lost, problem, column=part.name or None, remedy=remedy)
-        return replace(model, values=torch.cat([p.number() for p in parts]), missing=None)
-    missing = _stack_missing(parts)  # joined values take the widest of the types
-    return replace(model, values=torch.cat([p.values for p in parts]), missing=missing)
+    return None if all(p.missing is None for p in parts) else torch.cat([p.is_missing() for p in parts])
 
 
 def _stack_categories(parts: Sequence[Column], model: Column) -> Column:
@@ -342,18 +345,3 @@ def _stack_categories(parts: Sequence[Column], model: Column) -> Column:
         codes.append(table.to(part.values.device)[part.values.long()])
     ordered = model.ordered if len({p.ordered for p in parts}) == 1 else None
     return replace(model, values=torch.cat(codes), distinct=union.columns[0], ordered=ordered)
-
-
-def _stack_arrow(parts: Sequence[Column], model: Column) -> Column:
-    """Concatenate times of several units or zones, huge and small integers, opaque values."""
-    joined = parts[0].to_arrow()
-    for part in parts[1:]:
-        array = part.to_arrow()
-        if not array.type.equals(joined.type):
-            if "opaque" in (part.kind, model.kind) or {part.kind, model.kind} & {"list", "vector"}:
-                problem = f"holds {array.type} in one table and {joined.type} in another"
-                remedy = "Give the column the same type in every frame"
-                raise DataError(problem, column=model.name or None, remedy=remedy)
-            joined, array = align_types(joined, array, name=model.name)
-        joined = pa.concat_arrays([joined, array])
-    return as_column(joined, name=model.name)

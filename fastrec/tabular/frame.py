@@ -209,7 +209,11 @@ class TabularFrame(Tabular):
             table = read_for(self._raw, recipe)
             table = table if order is None else table.take(order)
         else:
-            table = self._make_features(rows if rows is not None else [torch.arange(n)])
+            training, *others = rows if rows is not None else [torch.arange(n)]
+            parts = [self._fit_features(training), *(self._features_of(r, training) for r in others if len(r))]
+            recipe.add_outputs(Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats]))
+            table = concat([read_for(part, recipe) for part in parts])
+            del training, others, parts
         self._split = n if rows is None else len(rows[0])
         if order is not None:  # some may have been chosen before
             self._rows = order if self._rows is None else self._rows[order]
@@ -228,13 +232,6 @@ class TabularFrame(Tabular):
         if self.y is not None:
             recipe.warn_of_targets(self.y[self._split :], self.rows[self._split :])
         self._refresh()
-
-    def _make_features(self, rows: list[torch.Tensor]) -> Table:
-        recipe = self._recipe
-        parts = [self._fit_features(rows[0])]
-        parts += [self._features_of(r, rows[0]) for r in rows[1:] if len(r)]
-        recipe.add_outputs(Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats]))
-        return concat([read_for(part, recipe) for part in parts])
 
     def _fit_features(self, rows: torch.Tensor) -> Any:
         """Fit on training rows; features that look back see them in the frame's order, not the split's."""

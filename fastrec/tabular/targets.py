@@ -122,20 +122,15 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
     if counts is None:
         missing = None if column.missing is None else take_values(column.missing, training.rows)
         values = take_values(values, training.rows) if by_loops else values
-        counts = _counted(values, missing, low, high)
+        counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
+        step = max(limits.FRAME_BLOCK, len(counts)) if on_host(values) else len(values)
+        for start in range(0, len(values), step):
+            place = values[start : start + step].to(torch.int64) - low
+            place = place if missing is None else place[~missing[start : start + step]]
+            counts += torch.bincount(place, minlength=len(counts))
     used = counts.nonzero().squeeze(1)
     keys = Keys((pa.array((used + low).to(column.values.dtype).cpu().numpy()),), (column.name,))
     return Vocab.of_keys(keys, counts[used].cpu(), ordered=False, name=column.name, **options)[0]  # sorted as they are
-
-
-def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
-    counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
-    step = max(limits.FRAME_BLOCK, len(counts)) if on_host(values) else len(values)
-    for start in range(0, len(values), step):
-        place = values[start : start + step].to(torch.int64) - low
-        place = place if missing is None else place[~missing[start : start + step]]
-        counts += torch.bincount(place, minlength=len(counts))
-    return counts
 
 
 def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: torch.device) -> Codes:
@@ -185,7 +180,16 @@ class Labels:
             numeric = all(c.kind == "number" and c.values.dtype != torch.bool for c in columns.values())
             self._set_block(RegressionBlock() if numeric else CategoryBlock())
         if self.kind == "category" and self.names:
-            self._fit_classes(columns[self.names[0]], training)
+            tfm = next(t for t in self.tfms if isinstance(t, Categorize))
+            self.dtype = torch.int64
+            if tfm.vocab is None:
+                values = classes_of(columns[self.names[0]], training)
+                tfm.vocab = CategoryMap(values.to_pylist(), sort=False, add_na=tfm.add_na)
+            else:
+                tfm.vocab = CategoryMap(tfm.vocab, sort=False, add_na=tfm.add_na)
+                values = pa.array([v for v in tfm.vocab.items if v != "#na#"], from_pandas=True)
+            tfm.c = len(tfm.vocab)
+            self.values = values
         elif self.kind == "multi":
             self.dtype = torch.float32
         else:
@@ -198,18 +202,6 @@ class Labels:
             for tfm in self.tfms:
                 if getattr(tfm, "c", 0) is None:
                     tfm.c = len(self.names)
-
-    def _fit_classes(self, column: Column, training: TrainingRows) -> None:
-        tfm = next(t for t in self.tfms if isinstance(t, Categorize))
-        self.dtype = torch.int64
-        if tfm.vocab is None:
-            values = classes_of(column, training)
-            tfm.vocab = CategoryMap(values.to_pylist(), sort=False, add_na=tfm.add_na)
-        else:
-            tfm.vocab = CategoryMap(tfm.vocab, sort=False, add_na=tfm.add_na)
-            values = pa.array([v for v in tfm.vocab.items if v != "#na#"], from_pandas=True)
-        tfm.c = len(tfm.vocab)
-        self.values = values
 
     @property
     def vocab(self) -> Any:
@@ -225,7 +217,16 @@ class Labels:
             bad, remedy = (values < 0) | (values > 1), "Give a column for each class; of amounts, leave y_block out"
             said = "MultiCategoryBlock takes 0 and 1, and this one is {:.6g}"
             refuse_rows(bad, lambda row: said.format(values[row].item()), column=column.name, remedy=remedy)
-        return _integers(column) if self.dtype == torch.int64 else column.number(self.dtype)
+        if self.dtype != torch.int64:
+            return column.number(self.dtype)
+        remedy = "Leave such rows out, or give the training rows' target as floats"
+        column.refuse_missing("a whole-number target is missing", remedy)
+        if column.kind != "number" or not column.values.is_floating_point():
+            return column.integer()
+        values, remedy = column.values, "Choose y_dtype=torch.float32 or float64, or give whole numbers"
+        bad, about = (values != values.trunc()) | values.isinf(), {"column": column.name, "remedy": remedy}
+        refuse_rows(bad, lambda row: f"the whole-number target is {float(values[row])}", **about)
+        return values.to(torch.int64)
 
     def _codes(self, column: Column) -> torch.Tensor:
         if self.values is None:
@@ -254,14 +255,3 @@ class Labels:
 def known(targets: Sequence[Column]) -> bool:
     """Return whether there are targets and none is missing in every row (a test set often has the column, empty)."""
     return bool(targets) and not any(len(c) > 0 and bool(c.is_missing().all()) for c in targets)
-
-
-def _integers(column: Column) -> torch.Tensor:
-    remedy = "Leave such rows out, or give the training rows' target as floats"
-    column.refuse_missing("a whole-number target is missing", remedy)
-    if column.kind != "number" or not column.values.is_floating_point():
-        return column.integer()
-    values, remedy = column.values, "Choose y_dtype=torch.float32 or float64, or give whole numbers"
-    bad, about = (values != values.trunc()) | values.isinf(), {"column": column.name, "remedy": remedy}
-    refuse_rows(bad, lambda row: f"the whole-number target is {float(values[row])}", **about)
-    return values.to(torch.int64)

@@ -164,7 +164,21 @@ class CudaGraph(Callback):
         if learn.loss_func is not self._loss_func:
             self._give_up("a callback replaces the loss")
             return
-        self._replay()
+        for cb in learn.cbs:
+            if isinstance(cb, BF16Autocast):
+                cb.leave()
+        learn.pred, learn.loss, grads = self._pass(learn.xb, learn.yb)
+        # callbacks of the loss and the step come as ever
+        learn.loss_grad = learn.loss
+        for cb in learn.cbs:
+            if isinstance(cb, StopOnNaN):
+                cb("after_loss")
+        for p, grad in grads:
+            p.grad = grad
+        learn("after_backward")
+        learn._with_events(self._step_weights, "step", CancelStepException)
+        for p, _ in grads:
+            p.grad = None  # the graph writes them, it does not add to them
         raise CancelBatchException
 
     def after_backward(self) -> None:
@@ -220,24 +234,6 @@ class CudaGraph(Callback):
         if not self._told:
             warn(f"training goes on without a CUDA graph: {reason}", UserWarning)
         self._told = True
-
-    def _replay(self) -> None:
-        learn = self.learn
-        for cb in learn.cbs:
-            if isinstance(cb, BF16Autocast):
-                cb.leave()
-        learn.pred, learn.loss, grads = self._pass(learn.xb, learn.yb)
-        # callbacks of the loss and the step come as ever
-        learn.loss_grad = learn.loss
-        for cb in learn.cbs:
-            if isinstance(cb, StopOnNaN):
-                cb("after_loss")
-        for p, grad in grads:
-            p.grad = grad
-        learn("after_backward")
-        learn._with_events(self._step_weights, "step", CancelStepException)
-        for p, _ in grads:
-            p.grad = None  # the graph writes them, it does not add to them
 
     def _step_weights(self) -> None:
         opt, hypers = self.learn.opt, _constants(self.learn.opt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +183,8 @@ def set_records(learn: Any, state: dict[str, Any]) -> None:
 def _plain_attributes(metric: Any) -> dict[str, Any]:
     found = {}
     for name, value in vars(metric).items():
-        try:
+        with suppress(DataError):  # the metric's function, not what it has added up
             found[name] = plain(value)
-        except DataError:  # the metric's function, not what it has added up
-            continue
     return found
 
 

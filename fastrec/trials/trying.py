@@ -21,7 +21,6 @@ from fastrec._core.atomic import now
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.errors import DataError, DataWarning, MissingFileError, WriteError
-from fastrec.estimators import Estimator
 from fastrec.metrics import Interval, Metric, bootstrap_metric
 from fastrec.trials.ideas import NewColumns, read_idea
 from fastrec.trials.reference import (
@@ -166,7 +165,18 @@ def try_features(
         nan, nothing = math.nan, Interval(math.nan, math.nan, math.nan)
         trial = Trial(tuple(leaks), verdict="leak", before=nan, after=nan, difference=nothing, leaks=leaks, **about)
     else:
-        trial = _compared(kept, reference, columns, new, metric, full, resolve_device(device), about)
+        names = () if new is None else tuple(new.names)
+        if getattr(reference, "columns", None) is not None:  # a model of some columns must learn from the new ones too
+            reference.columns = [*reference.columns, *names]
+        run_on = {"device": resolve_device(device), "light": not full}
+        folds = None if new is None else new.folds()
+        sides, importance = predict_sides(kept, reference, columns, folds, **run_on)
+        before, after, interval = compared(kept, metric, sides)
+        total = sum(importance.values())
+        gains = {n: importance.get(n, 0.0) / total for n in names} if total else {}
+        low, high = interval[1:] if metric.greater_is_better else (-interval.high, -interval.low)
+        verdict: Verdict = "better" if low > 0 else "worse" if high < 0 else "no difference seen"
+        trial = Trial(names, verdict=verdict, before=before, after=after, difference=interval, gains=gains, **about)
     trial = replace(trial, seconds=time.perf_counter() - began)
     if note:
         numbers = {"before": trial.before, "after": trial.after, **trial.difference._asdict()}
@@ -180,23 +190,6 @@ def try_features(
         }  # fmt: skip
         note_try(kept.run, line)
     return trial
-
-
-def _compared(
-    kept: KeptRows, model: Estimator, own: RunColumns, new: NewColumns | None, metric: Metric, full: bool,
-    device: torch.device, about: Mapping[str, Any],
-) -> Trial:  # fmt: skip
-    columns = () if new is None else tuple(new.names)
-    if getattr(model, "columns", None) is not None:  # a model of some columns must learn from the new ones as well
-        model.columns = [*model.columns, *columns]
-    folds = None if new is None else new.folds()
-    sides, importance = predict_sides(kept, model, own, folds, device=device, light=not full)
-    before, after, interval = compared(kept, metric, sides)
-    total = sum(importance.values())
-    gains = {n: importance.get(n, 0.0) / total for n in columns} if total else {}
-    low, high = interval[1:] if metric.greater_is_better else (-interval.high, -interval.low)
-    verdict: Verdict = "better" if low > 0 else "worse" if high < 0 else "no difference seen"
-    return Trial(columns, verdict=verdict, before=before, after=after, difference=interval, gains=gains, **about)
 
 
 def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float, float, Interval]:

@@ -83,9 +83,7 @@ def gather(blocks: Blocks, names: Sequence[str], cut: ByKey | ByTime) -> Gathere
     """Gather rows (their columns ``names``) on the workers, or through files while ``spilled`` is active."""
     parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
     # With files one partition or bucket at a time is in memory; workers have memory for more.
-    if folder is not None:
-        return GatheredInFiles(parts, cut, folder)
-    return GatheredOnWorkers(parts, cut)
+    return GatheredOnWorkers(parts, cut) if folder is None else GatheredInFiles(parts, cut, folder)
 
 
 def _split(table: Table, cut: ByKey | ByTime) -> tuple[Any, ...]:
@@ -232,8 +230,28 @@ def rounds(
         keys[id(step)] = HERE if key and here(step) else key
     pending = list(steps)
     while pending:
-        groups = _ready(pending, keys, training)
-        _grow(groups, pending, keys, training)
+        made = {n for step in pending for n in step.outputs}
+        ready = [s for s in pending if not made & set(reads(s, training=training))]
+        groups: list[Group] = []
+        # Smallest keys first: rows that are together by user are so by user and city, too.
+        for step in sorted(ready, key=lambda s: -1 if keys[id(s)] is None else len(keys[id(s)])):
+            key = keys[id(step)]
+            group = next((g for g in groups if _fits(key, g.key, same=True)), None)
+            if group is None:
+                groups.append(group := Group(key))
+            group.steps.append(step)
+        # Steps that can be computed where their inputs are need no other shuffle.
+        taken = {id(s) for g in groups for s in g.steps}
+        for step in pending:  # in order: its inputs have been handled
+            if id(step) in taken or (training and learns(step)):
+                continue
+            read = made & set(reads(step, training=training))
+            group = next((g for g in groups if read <= set(g.outputs)), None)
+            if group is not None and in_time(group.key) and looks_back(step):
+                continue  # its ``keep`` needs columns that exist beforehand
+            if group is not None and _fits(keys[id(step)], group.key):
+                group.steps.append(step)
+                taken.add(id(step))
         yield groups
         done = {id(step) for group in groups for step in group.steps}
         pending = [step for step in pending if id(step) not in done]
@@ -260,20 +278,6 @@ def learns(step: Feature) -> bool:
     return isinstance(step, Fitted) and getattr(step, "over", None) != "group"
 
 
-def _ready(pending: list[Feature], keys: Keys, training: bool) -> list[Group]:
-    made = {n for step in pending for n in step.outputs}
-    ready = [s for s in pending if not made & set(reads(s, training=training))]
-    groups: list[Group] = []
-    # Smallest keys first: rows that are together by user are so by user and city, too.
-    for step in sorted(ready, key=lambda s: -1 if keys[id(s)] is None else len(keys[id(s)])):
-        key = keys[id(step)]
-        group = next((g for g in groups if _fits(key, g.key, same=True)), None)
-        if group is None:
-            groups.append(group := Group(key))
-        group.steps.append(step)
-    return groups
-
-
 def in_time(key: tuple[str, ...] | None) -> bool:
     """Tell whether tables follow one another."""
     return bool(key) and key[0] == IN_TIME
@@ -288,22 +292,6 @@ def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: b
     if in_time(there) or (there and in_time(key)):
         return key == there
     return set(there) <= set(key)
-
-
-def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: bool) -> None:
-    """Add steps that can be computed where their inputs are, to avoid another shuffle."""
-    taken = {id(s) for g in groups for s in g.steps}
-    made = {n for step in pending for n in step.outputs}
-    for step in pending:  # in order: its inputs have been handled
-        if id(step) in taken or (training and learns(step)):
-            continue
-        read = made & set(reads(step, training=training))
-        group = next((g for g in groups if read <= set(g.outputs)), None)
-        if group is not None and in_time(group.key) and looks_back(step):
-            continue  # its ``keep`` needs columns that exist beforehand
-        if group is not None and _fits(keys[id(step)], group.key):
-            group.steps.append(step)
-            taken.add(id(step))
 
 
 class Others:

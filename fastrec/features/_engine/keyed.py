@@ -86,9 +86,7 @@ def of_codes(coded: Coded, values: torch.Tensor) -> torch.Tensor:
 
 def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:
     """Return each row's place in a flattened ``[cells, size]`` array, and the number of cells."""
-    if cells is None or cells.count == 1:
-        return codes, 1
-    return cells.codes * size + codes, cells.count
+    return (codes, 1) if cells is None or cells.count == 1 else (cells.codes * size + codes, cells.count)
 
 
 def sum_by_cell(values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int) -> torch.Tensor:
@@ -252,20 +250,15 @@ def merge_arrays(
         if "m2" in a:
             result["m2"] = m2
         if "m3" in a:
-            result["m3"] = _third(a, b)
+            # the cubed deviations of both (Pébay 2008, SAND2008-6212, eq. 1.2 for p = 3)
+            count, delta = (a["count"] + b["count"]).clamp_min(1), b["mean"] - a["mean"]
+            share, other = b["count"] / count, a["count"] / count
+            own = delta**3 * a["count"] * share * (other - share) + 3 * delta * (other * b["m2"] - share * a["m2"])
+            result["m3"] = a["m3"] + b["m3"] + torch.where((a["count"] > 0) & (b["count"] > 0), own, 0)
     for name, pick in (("min", torch.minimum), ("max", torch.maximum)):
         if name in a:
             result[name] = pick(a[name], b[name])
     return result
-
-
-def _third(a: Arrays, b: Arrays) -> torch.Tensor:
-    """Sum the cubed deviations of both (Pébay 2008, SAND2008-6212, eq. 1.2 for p = 3)."""
-    count = (a["count"] + b["count"]).clamp_min(1)
-    delta = b["mean"] - a["mean"]
-    share, other = b["count"] / count, a["count"] / count
-    own = delta**3 * a["count"] * share * (other - share) + 3 * delta * (other * b["m2"] - share * a["m2"])
-    return a["m3"] + b["m3"] + torch.where((a["count"] > 0) & (b["count"] > 0), own, 0)
 
 
 def over_cells(arrays: Arrays, keep: torch.Tensor | None) -> Arrays:

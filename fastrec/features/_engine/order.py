@@ -300,17 +300,12 @@ def earlier_events(
     A missing ``by`` is no group. At equal ``order`` the event with the larger ``tie``, then row number, is later;
     without an order the row numbers decide. Events not ``counted`` are skipped.
     """
-    if log is None:
-        return _among_rows(table, by, order, counted, tie)
-    both = Aligned.of(table, log, list(by), list(order))
-    last, events = both.before(counted, tie)
-    numbers = torch.arange(len(both.codes), device=last.device) if events.order is None else events.order
-    return EarlierEvents(numbers, events.start[last.clamp_min(0)] if len(numbers) else torch.zeros_like(last), last)
-
-
-def _among_rows(
-    table: Table, by: Sequence[str], order: Sequence[str], counted: torch.Tensor | None, tie: torch.Tensor | None
-) -> EarlierEvents:
+    if log is not None:
+        both = Aligned.of(table, log, list(by), list(order))
+        last, events = both.before(counted, tie)
+        numbers = torch.arange(len(both.codes), device=last.device) if events.order is None else events.order
+        start = events.start[last.clamp_min(0)] if len(numbers) else torch.zeros_like(last)
+        return EarlierEvents(numbers, start, last)
     groups, outside = ordered_groups(table, by, order)
     keys = [groups.sort(k) for k in order_keys(table, order)]
     places = torch.arange(len(table), device=groups.codes.device)
@@ -385,6 +380,4 @@ class KeepsRows(LooksBack):
 def in_order(table: Table, order: list[str], start: int) -> torch.Tensor:
     """Return the rows from the sorted place ``start`` on: int64 ``[m]``, in order."""
     sorted_rows = ordered_groups(table, [], order)[0].order
-    if sorted_rows is None:
-        return torch.arange(start, len(table), device=table.device)
-    return sorted_rows[start:]
+    return torch.arange(start, len(table), device=table.device) if sorted_rows is None else sorted_rows[start:]

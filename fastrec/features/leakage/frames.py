@@ -424,9 +424,7 @@ def _different(before: Column, after: Column, scale: float) -> torch.Tensor:
     kinds = (before.kind, after.kind)
     if kinds == ("number", "number"):
         a, b = before.values, after.values.to(before.values.device)
-        if a.is_floating_point() or b.is_floating_point():
-            return _far(a, b, scale)
-        return a.long() != b.long()
+        return _far(a, b, scale) if a.is_floating_point() or b.is_floating_point() else a.long() != b.long()
     if kinds == ("datetime", "datetime") and before.unit == after.unit:
         return before.values != after.values.to(before.values.device)
     if kinds == ("datetime", "datetime"):

@@ -245,7 +245,15 @@ class RowCache:
         if not len(absent):
             return slots.long()
         rows = torch.unique(absent)
-        free = self._room_for(len(rows), [*held, slots[slots >= 0].long()])
+        if len(self._free) < len(rows):  # rows that were not asked for go
+            kept = torch.cat([*held, slots[slots >= 0].long()])
+            gone = self._coldest.take(len(rows) - len(self._free), self.row_at, kept)
+            self._write_back(gone[self._changed.index_select(0, gone)])
+            self.slot_of.index_fill_(0, self.row_at.index_select(0, gone), -1)
+            self.row_at.index_fill_(0, gone, -1)
+            self._changed.index_fill_(0, gone, False)
+            self._free = torch.cat([self._free, gone])
+        free = self._free[: len(rows)]
         if len(free) < len(rows):
             if must:
                 raise DeviceMemoryError(
@@ -265,17 +273,6 @@ class RowCache:
         values, place = self.store.read(rows), slots.to(self.weight.device)
         for name, column in self._columns().items():
             column.index_copy_(0, place, _to(values[name], column.device))
-
-    def _room_for(self, count: int, held: list[Tensor]) -> Tensor:
-        """Return slots for so many rows, or as many as there are, after evicting their rows."""
-        if len(self._free) < count:
-            gone = self._coldest.take(count - len(self._free), self.row_at, torch.cat(held))
-            self._write_back(gone[self._changed.index_select(0, gone)])
-            self.slot_of.index_fill_(0, self.row_at.index_select(0, gone), -1)
-            self.row_at.index_fill_(0, gone, -1)
-            self._changed.index_fill_(0, gone, False)
-            self._free = torch.cat([self._free, gone])
-        return self._free[:count]
 
     def _write_back(self, slots: Tensor) -> None:
         if not len(slots):

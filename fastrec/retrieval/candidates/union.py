@@ -71,8 +71,7 @@ class Candidates(Saved):
         """Yield ``union`` in blocks of sessions, in their order; at least one block."""
         step = max(1, limits.BLOCK // sum(self.k.values()))
         for a in range(0, max(len(sessions), 1), step):
-            rows = torch.arange(a, min(a + step, len(sessions)))
-            yield self._union(sessions.take(rows), a)
+            yield self._union(sessions.take(torch.arange(a, min(a + step, len(sessions)))), a)
 
     def _union(self, sessions: SessionFrame, first: int) -> Table:
         codes, found = len(sessions.items), {}
@@ -173,8 +172,7 @@ def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, see
     place = torch.arange(len(order)) - torch.searchsorted(ordered, ordered)
     count = torch.bincount(session[positive], minlength=int(session.max()) + 1 if len(session) else 0)
     have = count[ordered]
-    kept = (have > 0) & (place < have + per_session)
-    return order[kept].sort().values
+    return order[(have > 0) & (place < have + per_session)].sort().values
 
 
 def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, SessionFrame, SessionFrame]:

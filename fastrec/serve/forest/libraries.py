@@ -181,7 +181,13 @@ def forest_of_xgboost(booster: xgb.Booster) -> Forest:
     if objective not in _KNOWN:
         raise DataError(f"trees of XGBoost's objective {objective!r} cannot be exported", remedy="Use another one")
     targets = max(int(params["num_class"]), int(params.get("num_target", 1)), 1)
-    base = _base(params["base_score"], objective, targets)
+    numbers = params["base_score"].strip("[]").split(",")  # in brackets since version 3
+    score = np.array([float(v) for v in numbers], np.float32)
+    if objective in _LOGITS:
+        score = -np.log((1 / score - 1).astype(np.float64))
+    elif _LINKS.get(objective) == "exp":
+        score = np.log(score.astype(np.float64))
+    base = np.broadcast_to(score.astype(np.float32), (targets,)).astype(np.float64)
     about = {"link": _LINKS.get(objective, "identity"), "rule": "lt", "dtype": "float32"}
     saved = learner["gradient_booster"]
     if saved["name"] not in ("gbtree", "dart"):
@@ -190,15 +196,6 @@ def forest_of_xgboost(booster: xgb.Booster) -> Forest:
     weights = (saved | model).get("weight_drop", [1.0] * len(model["trees"]))  # of dart; in the model since 3.4
     trees = [_tree_from_xgboost(*of_tree) for of_tree in zip(model["trees"], weights, model["tree_info"], strict=True)]
     return grow(trees, int(params["num_feature"]), base, **about)
-
-
-def _base(text: str, objective: str, targets: int) -> np.ndarray:
-    score = np.array([float(v) for v in text.strip("[]").split(",")], np.float32)  # in brackets since version 3
-    if objective in _LOGITS:
-        score = -np.log((1 / score - 1).astype(np.float64))
-    elif _LINKS.get(objective) == "exp":
-        score = np.log(score.astype(np.float64))
-    return np.broadcast_to(score.astype(np.float32), (targets,)).astype(np.float64)
 
 
 def _tree_from_xgboost(tree: Mapping[str, Any], weight: float, target: int) -> Tree:

@@ -78,9 +78,7 @@ def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:
         joint, width = torch.where(gone, 0, _place(graph, pair, distinct, width)), len(distinct) + 1
     rows = torch.zeros(size + 1, dtype=torch.int64)
     rows[torch.from_numpy(np.asarray(theirs))] = torch.arange(1, size + 1)
-    if bool((rows == torch.arange(size + 1)).all()):
-        return joint
-    return torch.index_select(rows, 0, joint)
+    return joint if bool((rows == torch.arange(size + 1)).all()) else torch.index_select(rows, 0, joint)
 
 
 def _place(graph: Graph, pair: GraphTensor, distinct: np.ndarray, width: int) -> GraphTensor:

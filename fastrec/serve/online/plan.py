@@ -269,7 +269,15 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
         if odd is not None:
             why = f"its groups are of a column that {type(steps[made[odd]]).__name__} makes"
             raise _unservable(step, why, "Group by a column of the data, or leave it out", odd)
-    deep = _deep(steps, lookups)
+    # a generator that looks back reads its inputs at earlier rows
+    wanted: set[str] = set()
+    deep = set()
+    for i in reversed(range(len(steps))):
+        is_deep = bool(wanted & set(steps[i].outputs))
+        if is_deep:
+            deep.add(i)
+        if is_deep or any(k.table == HISTORY for k in lookups[i]):
+            wanted |= set(steps[i].inputs) - set(steps[i].fit_only)
     columns, orders = _columns(steps, lookups, made, deep)
     plan = Plan(steps, lookups, [], columns, orders, deep)
     keys = list(dict.fromkeys((k.table, k.columns) for found in lookups for k in found))
@@ -335,19 +343,6 @@ def _lookups(step: Feature, *, history: bool) -> list[EventLookup]:
     if tables:
         return [EventLookup(next(iter(tables)), key, key)]
     return [EventLookup(HISTORY, key, key)] if history else []
-
-
-def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]]) -> set[int]:
-    """Return the steps whose values are needed at earlier rows: a generator that looks back reads them."""
-    wanted: set[str] = set()
-    deep = set()
-    for i in range(len(steps) - 1, -1, -1):
-        is_deep = bool(wanted & set(steps[i].outputs))
-        if is_deep:
-            deep.add(i)
-        if is_deep or any(k.table == HISTORY for k in lookups[i]):
-            wanted |= set(steps[i].inputs) - set(steps[i].fit_only)
-    return deep
 
 
 def _columns(

@@ -104,36 +104,32 @@ def read_spec(folder: str | Path) -> Spec:
     """Read an export's ``serving.json`` and check that the graph beside it is the one that it was written for."""
     about = read_export(folder)
     with of_an_export(folder):
-        return _spec(about, Path(folder))
-
-
-def _spec(about: dict[str, Any], folder: Path) -> Spec:
-    inputs = tuple(map(input_of, about["inputs"]))
-    if len({i.name for i in inputs}) != len(inputs):
-        raise ValueError("two inputs have one name")
-    if any(i.events is not None for i in inputs) != isinstance(about.get("events_count"), str):
-        raise ValueError("columns of events and the name of their number belong together")
-    outputs = tuple(Output(o["name"], o["type"], int(o.get("width", 1))) for o in about["outputs"])
-    odd = next((o for o in outputs if o.type not in TYPES or o.type == "string"), None)
-    if odd is not None:
-        raise ValueError(f"output {odd.name!r} has type {odd.type!r}")
-    tables = {}
-    for table, described in ((about.get("events") or {}).get("tables") or {}).items():
-        columns = {n: {"type": c} if isinstance(c, str) else c for n, c in described["columns"].items()}
-        tables[table] = tuple(input_of({**c, "name": n}) for n, c in columns.items())
-    return Spec(
-        name=about["name"],
-        task=about["task"],
-        model=folder / about["model"]["file"],
-        version=about["model"]["sha256"],
-        inputs=inputs,
-        outputs=outputs,
-        classes=None if about.get("classes") is None else tuple(about["classes"]),
-        ignored={n: k for n, k in about.get("ignored", {}).items() if all(n != i.name for i in inputs)},
-        of_list=tuple(about.get("of_list", ())),
-        tables=tables,
-        **{n: about.get(n) for n in ("list", "item", "events", "events_count")},
-    )
+        inputs = tuple(map(input_of, about["inputs"]))
+        if len({i.name for i in inputs}) != len(inputs):
+            raise ValueError("two inputs have one name")
+        if any(i.events is not None for i in inputs) != isinstance(about.get("events_count"), str):
+            raise ValueError("columns of events and the name of their number belong together")
+        outputs = tuple(Output(o["name"], o["type"], int(o.get("width", 1))) for o in about["outputs"])
+        odd = next((o for o in outputs if o.type not in TYPES or o.type == "string"), None)
+        if odd is not None:
+            raise ValueError(f"output {odd.name!r} has type {odd.type!r}")
+        tables = {}
+        for table, described in ((about.get("events") or {}).get("tables") or {}).items():
+            columns = {n: {"type": c} if isinstance(c, str) else c for n, c in described["columns"].items()}
+            tables[table] = tuple(input_of({**c, "name": n}) for n, c in columns.items())
+        return Spec(
+            name=about["name"],
+            task=about["task"],
+            model=Path(folder) / about["model"]["file"],
+            version=about["model"]["sha256"],
+            inputs=inputs,
+            outputs=outputs,
+            classes=None if about.get("classes") is None else tuple(about["classes"]),
+            ignored={n: k for n, k in about.get("ignored", {}).items() if all(n != i.name for i in inputs)},
+            of_list=tuple(about.get("of_list", ())),
+            tables=tables,
+            **{n: about.get(n) for n in ("list", "item", "events", "events_count")},
+        )
 
 
 def input_of(about: dict[str, Any]) -> Input:

@@ -176,8 +176,7 @@ def _shares(stretch: Stretch) -> tuple[list[int], list[int]]:
     cuts = [0]
     for i in range(1, threads):
         at = max(stretch.stop * i // threads, cuts[-1])
-        rest = stretch.text[at : stretch.stop]
-        ends = np.flatnonzero(rest[: 1 << 16] == _LINE_END)
+        ends = np.flatnonzero(stretch.text[at : stretch.stop][: 1 << 16] == _LINE_END)
         cuts.append(at + int(ends[0]) + 1 if len(ends) else stretch.stop)
     cuts.append(stretch.stop)
     ends = [int(np.count_nonzero(stretch.text[a:b] == _LINE_END)) for a, b in itertools.pairwise(cuts)]
