@@ -104,17 +104,22 @@ class ListwiseSoftmax(_RankingLoss):
         scores, target, lists = _in_lists(scores, targets, groups)
         target = target.to(scores.dtype)
         total = torch.zeros_like(scores).index_add_(0, lists, target)
-        # by list, the logarithm of its rows' exponentials: minus the list's highest score, so that none overflows
-        rough = scores.detach()
-        top = torch.zeros_like(rough).scatter_reduce_(0, lists, rough, "amax", include_self=False)
-        top = torch.where(top.isfinite(), top, torch.zeros_like(top))
-        sums = torch.zeros_like(scores).index_add(0, lists, (scores - top[lists]).exp())
-        log_z = torch.where(sums > 0, sums, torch.ones_like(sums)).log() + top
+        log_z = _log_sum_exp(scores, lists)
         share = target / torch.where(total > 0, total, torch.ones_like(total))[lists]
         losses = torch.where(share > 0, share * (log_z[lists] - scores), 0.0)  # a masked score of -inf adds nothing
         if self.reduction == "mean":
             return losses.sum() / (total > 0).sum().clamp(min=1)
         return _reduce(losses, self.reduction)
+
+
+def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
+    """Return ``[b]``: by list id, the logarithm of the sum of its rows' exponentials; 0 if no row has the id."""
+    rough = scores.detach()
+    # minus the list's highest score, so that no exponential overflows
+    top = torch.zeros_like(rough).scatter_reduce_(0, lists, rough, "amax", include_self=False)
+    top = torch.where(top.isfinite(), top, torch.zeros_like(top))
+    sums = torch.zeros_like(scores).index_add(0, lists, (scores - top[lists]).exp())
+    return torch.where(sums > 0, sums, torch.ones_like(sums)).log() + top
 
 
 class BPR(_RankingLoss):
@@ -137,20 +142,25 @@ class BPR(_RankingLoss):
             in which the row is the more relevant one. Without any pair it is 0.
         """
         scores, target, lists = _in_lists(scores, targets, groups)
-        order = torch.argsort(lists, stable=True)
-        sizes = torch.bincount(lists)
-        starts = sizes.cumsum(0) - sizes
-        rows = (target > 0).nonzero().squeeze(1)  # only these are more relevant than any other
-        many = sizes[lists[rows]]
-        better = rows.repeat_interleave(many)
-        within = torch.arange(len(better), device=rows.device) - (many.cumsum(0) - many).repeat_interleave(many)
-        worse = order[starts[lists[better]] + within]
-        kept = target[better] > target[worse]  # equal relevance makes no pair
-        better, worse = better[kept], worse[kept]
+        better, worse = _pairs(target, lists)
         losses = F.softplus(scores[worse] - scores[better])
         if self.reduction == "none":
             return torch.zeros_like(scores).index_add(0, better, losses)
         return losses.sum() / (max(len(losses), 1) if self.reduction == "mean" else 1)
+
+
+def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows (more relevant, less relevant) of every pair within a list."""
+    order = torch.argsort(lists, stable=True)
+    sizes = torch.bincount(lists)
+    starts = sizes.cumsum(0) - sizes
+    rows = (target > 0).nonzero().squeeze(1)  # only these are more relevant than any other
+    many = sizes[lists[rows]]
+    better = rows.repeat_interleave(many)
+    within = torch.arange(len(better), device=rows.device) - (many.cumsum(0) - many).repeat_interleave(many)
+    worse = order[starts[lists[better]] + within]
+    kept = target[better] > target[worse]  # equal relevance makes no pair
+    return better[kept], worse[kept]
 
 
 class PairScores(Tensor):
@@ -202,7 +212,8 @@ class InBatchSoftmax(_RankingLoss):
         weights = torch.ones_like(own) if targets is None else _same_length(targets, own, "targets").to(own.dtype)
         if ids is not None:  # rows of the same item are not negatives of each other
             ids = _same_length(ids, own, "ids")
-            matrix = matrix.masked_fill((ids[:, None] == ids).fill_diagonal_(False), -torch.inf)
+            twins = (ids[:, None] == ids).fill_diagonal_(False)
+            matrix = matrix.masked_fill(twins, -torch.inf)
         if self.log_q is not None:
             if ids is None:
                 raise DataError("log_q needs to know each row's item", remedy="Give ids, or use TwoTower(item_id=…)")

@@ -221,34 +221,58 @@ def bootstrap_metric(
         n: metric(t, p, groups=groups) if parts is None else _weighted(metric, t, p, groups, parts)(once)
         for n, (t, p) in data.items()
     }
-    count = int(codes.max()) + 1
-    if of_lists:  # a mean over lists is drawn as a mean of the blocks' means, weighted by their numbers of lists
-        # Neighbouring lists may be similar, so that blocks of neighbours would differ too much.
-        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-        block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
-        scores, lists = [], []
-        for rows in torch.split(torch.argsort(block, stable=True), torch.bincount(block).tolist()):
-            lists.append(len(torch.unique(groups[rows])))
-            scores.append([metric(t[rows], p[rows], groups=groups[rows]) for t, p in data.values()])
-        repeated = np.repeat(np.array(scores), lists, axis=0)
-        _, means = cluster_means(repeated, np.repeat(np.arange(len(lists)), lists), repeats=repeats, seed=seed)
-        return Resampled(values, {n: means[:, j] for j, n in enumerate(data)}, level)
-    rng, drawn = np.random.default_rng(seed), min(count, limits.DRAWN_CLUSTERS)
-    whole = {n: _weighted(metric, t, p, groups, parts) for n, (t, p) in data.items()} if drawn == count else {}
-    draws = {n: np.empty(repeats) for n in data}
-    for i in range(repeats):
-        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=drawn), minlength=count))[codes]
-        rows = times.nonzero().squeeze(1)
-        for name, (t, p) in data.items():
-            if drawn == count:
-                draws[name][i] = whole[name](times)
-            else:  # with many clusters, most are not drawn: compute the metric on the drawn rows
-                some = (None if v is None else v[rows] for v in (groups, parts))
-                draws[name][i] = _weighted(metric, t[rows], p[rows], *some)(times[rows])
-    if drawn < count:
-        # Fewer draws have a spread that is wider by the root of the share.
-        draws = {n: values[n] + (drawn / count) ** 0.5 * (d - values[n]) for n, d in draws.items()}
+    if of_lists:
+        draws = _by_blocks(metric, data, groups, codes, repeats, seed)
+    else:
+        share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
+        draws = _by_clusters(metric, data, groups, codes, parts, repeats, seed)
+        if share < 1:
+            # Fewer draws have a spread that is wider by the root of the share.
+            draws = {n: values[n] + share**0.5 * (d - values[n]) for n, d in draws.items()}
     return Resampled(values, draws, level)
+
+
+def _by_blocks(
+    metric: Metric, data: Mapping[str, tuple[Tensor, Tensor]], groups: Tensor, codes: Tensor, repeats: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Draw a mean over lists as a mean of the blocks' means, weighted by their numbers of lists."""
+    count = int(codes.max()) + 1
+    # Neighbouring lists may be similar, so that blocks of neighbours would differ too much.
+    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
+    pieces = torch.split(torch.argsort(block, stable=True), torch.bincount(block).tolist())
+    scores, lists = [], []
+    for rows in pieces:
+        lists.append(len(torch.unique(groups[rows])))
+        scores.append([metric(t[rows], p[rows], groups=groups[rows]) for t, p in data.values()])
+    repeated = np.repeat(np.array(scores), lists, axis=0)
+    _, draws = cluster_means(repeated, np.repeat(np.arange(len(lists)), lists), repeats=repeats, seed=seed)
+    return {n: draws[:, j] for j, n in enumerate(data)}
+
+
+def _by_clusters(
+    metric: Metric,
+    data: Mapping[str, tuple[Tensor, Tensor]],
+    groups: Tensor | None,
+    codes: Tensor,
+    parts: Tensor | None,
+    repeats: int,
+    seed: int,
+) -> dict[str, np.ndarray]:
+    rng, count = np.random.default_rng(seed), int(codes.max()) + 1
+    size = min(count, limits.DRAWN_CLUSTERS)
+    whole = {n: _weighted(metric, t, p, groups, parts) for n, (t, p) in data.items()} if size == count else {}
+    draws: dict[str, list[float]] = {n: [] for n in data}
+    for _ in range(repeats):
+        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=size), minlength=count))[codes]
+        rows = times.nonzero().squeeze(1)
+        for name, (y, p) in data.items():
+            if size == count:
+                draws[name].append(whole[name](times))
+            else:  # with many clusters, most are not drawn: compute the metric on the drawn rows
+                drawn = (None if v is None else v[rows] for v in (groups, parts))
+                draws[name].append(_weighted(metric, y[rows], p[rows], *drawn)(times[rows]))
+    return {n: np.array(d) for n, d in draws.items()}
 
 
 def _weighted(
