@@ -170,6 +170,7 @@ LONG_TAIL_ROWS = 200_000  # rows from which quartiles are computed; not measured
 LARGEST_NUMBER = 1e38  # XGBoost refuses infinite values, and adds to the largest one
 WHOLE_LIST = 1_000  # places that LightGBM's NDCG counts: with the first one only, trivago's trees stop after 5 rounds
 RANKED_BATCH = 3_000  # candidates, about 130 lists of 23 (trivago2019): the batch for a NetRanker's default rate
+NEIGHBOUR_PAIRS = 1 << 23  # pairs of a scored and a training row of a ModernNCA; not measured: bounds memory
 ROWS_AT_ONCE = 1 << 12  # rows, or candidates with events; bounds memory of scoring: TabM has many numbers a row
 BAG_SEEDS = 7_919  # distance between the seeds of a bag, as those of folds are consecutive
 # Hold-outs of an eighth whose mean loss determines the number of trees for few rows. Eight tables of 500 to 1,000 rows,

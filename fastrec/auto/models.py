@@ -173,9 +173,9 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         if not many_ids and problem.task != "regression" and len(problem.train) <= limits.FEW_ROWS:
             linear = 'SKModel("linear", LogisticRegression(C=0.1, max_iter=1000))'
             made.append(ModelLine("SKModel", linear, "from sklearn.linear_model import LogisticRegression"))
-    # Neighbours err otherwise than trees do, and take seconds (BENCHMARKS.md); of amounts they err too much.
+    # Neighbours err otherwise than trees do (BENCHMARKS.md); of amounts they err too much.
     if problem.task in ("binary", "multiclass") and not wide and len(problem.train) <= limits.FEW_ROWS:
-        made.append(ModelLine("NetModel", 'NetModel("neighbours", model="ModernNCA")'))
+        made.append(ModelLine("NetModel", 'NetModel("neighbours", model="ModernNCA", bs=bs)'))
     # Of many classes CatBoost is slow.
     size_of_all = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
     if cat and not (problem.task == "multiclass" and size_of_all > 10e6):

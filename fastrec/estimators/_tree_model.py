@@ -330,7 +330,10 @@ class TreeModel(Estimator):
         # The early-stopping hold-out is part of the training rows: the fold that is scored stays unseen.
         held = None if self.early_stopping_rounds is None else rows_to_stop_by(train)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
-        regrown = held is not None and self._is_regrown(train)
+        # Stopped trees are regrown on all rows only if the default loss stopped them.
+        own = {"metric", "eval_metric"} & self._over_defaults().keys()  # unknown whether they are to be high or low
+        guessed = train.guessed is not None and bool(train.guessed.any())
+        regrown = held is not None and self.regrows and train.task != "ranking" and not own and not guessed
         # only now: if something above is refused, the existing trees are kept
         self.forget()
         self._inputs = TreeInputs.fit(train if regrown else used, self.columns, self.keys)
@@ -366,12 +369,6 @@ class TreeModel(Estimator):
         for rows, values in parts:  # the hold-out is binned by the bins of the training part
             matrices.append(self._matrix(self._data(rows, values, output), params, *matrices))
         return self._train(params, *matrices)
-
-    def _is_regrown(self, train: Rows) -> bool:
-        """Whether to regrow stopped trees on all rows: only if the default loss stopped them."""
-        own = {"metric", "eval_metric"} & self._over_defaults().keys()  # unknown whether they are to be high or low
-        guessed = train.guessed is not None and bool(train.guessed.any())
-        return self.regrows and train.task != "ranking" and not own and not guessed
 
     def _regrown(
         self, train: Rows, params: Mapping[str, Any], output: int, trees: Any, curve: Sequence[float]

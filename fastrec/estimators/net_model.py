@@ -116,6 +116,7 @@ class RowLoss(nn.Module):
     """
 
     by_row = True  # each member of a TabM counts as a row
+    weighted = True  # the last target is the row's weight
 
     def __init__(self, task: Task, n_out: int, smoothing: float = 0.0, quantile: float | None = None) -> None:
         super().__init__()
@@ -171,8 +172,8 @@ class NetModel(Estimator):
         bs: rows in a batch.
         lr: the schedule's highest rate.
         wd: weight decay.
-        patience: stop after this many epochs without improvement; None: 30 for a TabM of at most 10,000 rows with its
-            default epochs, otherwise never.
+        patience: stop after this many epochs without improvement; None: with at most 10,000 rows and default epochs
+            30 for a TabM and 20 for a ModernNCA, otherwise never.
         seeds: the number of nets to train, each with another hold-out; predictions are their mean.
         objective: for regression, ``'mae'`` learns the median and ``'pinball@0.9'`` that quantile.
             ``'poisson_deviance'`` and ``'gamma_deviance'`` keep predictions above 0. None: the mean (runs set it).

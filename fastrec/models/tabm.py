@@ -169,7 +169,7 @@ def _edges(x: np.ndarray, n_bins: int, *, target: np.ndarray | None, min_leaf: i
 Combine = Literal["mean", "sigmoid", "softmax"]
 
 _SMOOTHED = (fastai_losses.LabelSmoothingCrossEntropy, fastai_losses.LabelSmoothingCrossEntropyFlat)
-_SOFTMAX = (fastai_losses.CrossEntropyLossFlat, *_SMOOTHED, nn.CrossEntropyLoss)
+_SOFTMAX = (fastai_losses.CrossEntropyLossFlat, fastai_losses.FocalLossFlat, *_SMOOTHED, nn.CrossEntropyLoss)
 _SIGMOID = (BCE, fastai_losses.BCEWithLogitsLossFlat, nn.BCEWithLogitsLoss)
 _SIZES = ((16, 32, 8), (128, 256, 64), (4, 16, 4))  # members, layers, embedding: least, most, in steps of
 # means over rows: one call for all members at once gives the mean over the members as well
@@ -348,7 +348,8 @@ class ModernNCA(FieldNet):
     """The mean target of the nearest training rows, where a net learns what is near.
 
     A row's prediction is the mean of the training rows' targets, weighted by ``softmax(-distance)`` of their vectors.
-    Scoring a batch takes memory for its rows times the training rows.
+    So a training row is predicted from itself, too; and quantiles are not learned. A saved or exported net holds the
+    training rows.
 
     In training ``forward`` returns the vectors ``[b, width]`` of a batch, and the loss must be ``net.wrap_loss(loss)``,
     which predicts a row from all others of its batch: ``rec_learner`` makes it. In evaluation it returns scores
@@ -357,7 +358,7 @@ class ModernNCA(FieldNet):
     Args:
         emb_szs, n_cont, out_sz: see ``TabularNet``.
         known: the training rows: ids ``[n, categorical columns]``, numbers ``[n, n_cont]`` and targets ``[n]`` or
-            ``[n, k]``; ``rec_learner`` takes them from the data. They are part of the net's state.
+            ``[n, k]``; ``rec_learner`` takes them from the data, of a stream into memory.
         width: length of a row's vector.
         blocks: residual blocks of two layers and batch norm.
         ps: dropout in each block.
@@ -390,9 +391,12 @@ class ModernNCA(FieldNet):
             raise DataError(f"ModernNCA of width {width}, {blocks} blocks and combine={combine!r}", remedy=remedy)
         if self.embeds is not None:
             self.embeds.reset_parameters(1.0)
-        self.out_sz, self.combine = out_sz, combine
+        self.out_sz, self.combine, self.weighted = out_sz, combine, False
+        if [t.shape[1:] for t in known[:2]] != [(len(emb_szs),), (n_cont,)] or len({len(t) for t in known}) != 1:
+            remedy = f"Give ids [n, {len(emb_szs)}], numbers [n, {n_cont}] and targets [n] or [n, k]"
+            raise DataError(f"known holds {[list(t.shape) for t in known]}", remedy=remedy)
         for name, values in zip(("known_cat", "known_cont", "known_y"), known, strict=True):
-            self.register_buffer(name, values.detach().clone())
+            self.register_buffer(name, values.detach().clone() if name != "known_cont" else values.detach().float())
         self.numbers = PBLD(n_cont, d_embedding=d_embedding) if n_cont else None
         self.first = nn.Linear(self.n_emb + n_cont * d_embedding, width)
         self.blocks = nn.ModuleList(
@@ -418,8 +422,12 @@ class ModernNCA(FieldNet):
 
     def wrap_loss(self, loss: Any) -> MeanOfNeighbours:
         """Return the loss of a batch that predicts its own rows; the loss sets ``combine`` if it is None."""
-        own = loss.loss if isinstance(loss, MeanOfNeighbours) else loss
-        self.combine = self.combine or combine_of(own) or "mean"
+        own = loss.loss if isinstance(loss, MeanOverMembers) else loss
+        self.combine = self.combine or combine_of(own) or ("mean" if isinstance(own, _BY_ROW) else None)
+        if self.combine is None:
+            remedy = "Give the model combine='mean', 'sigmoid' or 'softmax'"
+            raise DataError(f"ModernNCA does not know what a {type(own).__name__} compares", remedy=remedy)
+        self.weighted = getattr(own, "weighted", False)
         return MeanOfNeighbours(own, self)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None) -> Tensor:
@@ -427,7 +435,11 @@ class ModernNCA(FieldNet):
         found = self.vectors(x_cat, x_cont)
         if self.training:
             return found
-        return self.scores(found, self.vectors(self.known_cat, self.known_cont), self.known_y)
+        others = self.vectors(self.known_cat, self.known_cont)
+        # A graph is exported for any number of rows, whole.
+        parts = found.split(max(1, limits.NEIGHBOUR_PAIRS // len(others))) if type(found) is Tensor else [found]
+        made = [self.scores(part, others, self.known_y) for part in parts]
+        return made[0] if len(made) == 1 else torch.cat(made)
 
     def vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None) -> Tensor:
         """Return the rows' vectors ``[b, width]``."""
@@ -449,13 +461,15 @@ class ModernNCA(FieldNet):
             raise DataError(f"{self.out_sz} outputs and {y.shape[1]} targets", remedy="Give a target for each output")
         else:
             values = y[:, : self.out_sz].float()
-        # In float32 under autocast, too: a distance is a small difference of large numbers.
+        # Not in 16 bits under autocast: a distance is a small difference of large numbers.
         with torch.autocast(others.device.type, enabled=False):
             rows, others = rows.float(), others.float()
             squares = (rows * rows).sum(1)[:, None] + (others * others).sum(1)[None] - 2 * rows @ others.T
             distance = squares.clamp(min=1e-9).sqrt()
             if own:
                 distance = distance + 1e9 * torch.eye(len(rows), device=rows.device)
+            if self.weighted:
+                distance = distance - y[:, -1].float().clamp(min=1e-12).log()
             share = torch.softmax(-distance, 1)
             if self.combine not in ("sigmoid", "softmax"):
                 return share @ values

@@ -146,7 +146,7 @@ def test_few_rows_get_a_net_of_each_kind_the_usual_one_first(task):
     usual, last = ("RealMLP", "TabM") if task == "regression" else ("TabM", "RealMLP")
     few, (net,) = nets(10_000, task=task), nets(10_001, task=task)
     near = [t for t in few if "ModernNCA" in t]  # neighbours of classes alone
-    assert near == (['NetModel("neighbours", model="ModernNCA")'] if task != "regression" else [])
+    assert near == (['NetModel("neighbours", model="ModernNCA", bs=bs)'] if task != "regression" else [])
     few = [t for t in few if t not in near]
     assert few[0] == 'NetModel("net", bs=bs)'
     assert default_model(rows_of(task)) == usual

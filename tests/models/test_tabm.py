@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.estimators import NetModel
 from fastrec.losses import BCE, ListwiseSoftmax
@@ -355,7 +357,7 @@ def plain_mean(rows, others, values, own=False):
 
 
 @pytest.mark.parametrize("combine", ["mean", "sigmoid", "softmax"])
-def test_scores_are_means_over_the_training_rows(combine):
+def test_scores_are_means_over_the_training_rows(combine, monkeypatch):
     g = torch.Generator().manual_seed(2)
     classes = torch.randint(0, 3, (30,), generator=g).to(DEVICE)
     y = {"mean": torch.randn(30, 2, generator=g).to(DEVICE), "sigmoid": (classes > 1).float(), "softmax": classes}[
@@ -365,9 +367,12 @@ def test_scores_are_means_over_the_training_rows(combine):
     values = {"mean": y, "sigmoid": (classes > 1)[:, None], "softmax": torch.eye(3, device=DEVICE)[classes]}[combine]
     with torch.no_grad():
         found, rows, others = net(*batch()), net.vectors(*batch()), net.vectors(*batch(30, seed=5))
-    wanted = plain_mean(rows, others, values)
+    wanted, whole = plain_mean(rows, others, values), found
     found = {"mean": found, "sigmoid": found.sigmoid(), "softmax": found.softmax(1)}[combine]
     torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-4)
+    monkeypatch.setattr(limits, "NEIGHBOUR_PAIRS", 60)  # two rows at once
+    with torch.no_grad():
+        torch.testing.assert_close(net(*batch()), whole)
 
 
 def test_in_training_a_row_is_predicted_from_all_others_of_its_batch():
@@ -384,6 +389,10 @@ def test_in_training_a_row_is_predicted_from_all_others_of_its_batch():
 def test_what_neighbours_need():
     with pytest.raises(DataError, match="width 0"):
         ModernNCA(SIZES, 1, 1, known=[], width=0)
+    with pytest.raises(DataError, match="known holds"):
+        ModernNCA(SIZES, 1, 1, known=batch(n_cont=3))
+    with pytest.raises(DataError, match="combine="):
+        neighbours(torch.zeros(9)).wrap_loss(ListwiseSoftmax())
     with pytest.raises(DataError, match="3 outputs and 1 targets"):
         neighbours(torch.zeros(9), out=3)(*batch())
 
@@ -409,3 +418,10 @@ def test_neighbours_learn_are_saved_and_start_anew_with_other_rows(tmp_path):
     known = [m.nets[0].known_cont for m in (model, later)]
     assert known[0].shape == known[1].shape  # the new net knows its own rows
     assert not torch.isclose(known[0], known[1]).all(1).any()
+
+
+def test_neighbours_count_by_their_weights():
+    train, other = rings(400, 3), rings(100, 4)
+    weights = torch.where(train.label > 0, 1.0, 1e-6).double()
+    model = NetModel("near", model="ModernNCA", epochs=2).fit(replace(train, weight=weights), seed=0)
+    assert model.predict(other).min() > 0.99  # without weights .3 to .7
