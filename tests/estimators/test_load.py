@@ -41,6 +41,7 @@ MADE = {
         lambda: NetRanker("dcn", model=DCNv2, layers=[8], ps=0.1, embed_p=0.1, **SMALL),
         lambda: NetRanker("dlrm", model="DLRM", options={"bottom": [8], "top": [8], "use_bn": True}, **SMALL),
         lambda: NetRanker("fm", model="DeepFM", options={"emb_dim": 4, "pad": False}, **SMALL),
+        lambda: NetRanker("near", model="ModernNCA", options={"width": 8, "combine": "sigmoid"}, **SMALL),
         lambda: NetRanker("real", model="RealMLP", layers=[8], options={"max_one_hot": 3}, **SMALL),
         lambda: NetRanker("wide", model="WideAndDeep", layers=[4], **SMALL),
         lambda: NetRanker("towers", model="TwoTower", options={"query": ["city"], "item": ["item", "x"]}, **SMALL),
