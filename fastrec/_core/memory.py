@@ -230,8 +230,8 @@ def naming_out_of_memory(
         amounts = f": {', '.join(wanted)}" if wanted else ""
         where = "the host" if on_host(device) else f"the device {device}"
         problem = f"{where} ran out of memory while {said}{amounts}"
-        asked, free = need if asked is None else asked, None if free is None else free[0]
-        raise DeviceMemoryError(problem, remedy=remedy, asked=asked, free=free) from error
+        asked = need if asked is None else asked
+        raise DeviceMemoryError(problem, remedy=remedy, asked=asked, free=free and free[0]) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

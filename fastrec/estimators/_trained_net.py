@@ -51,9 +51,8 @@ class TrainedNet:
         if start is not None:
             # before the first step: new values keep their initial weights
             start.give_to(net, frame, events=events)
-        return cls(
-            architecture, plan, net, frame.new_empty(), flags
-        )  # the training rows are not kept, but in a ModernNCA
+        # The training rows are not kept, but in a ModernNCA.
+        return cls(architecture, plan, net, frame.new_empty(), flags)
 
     def frame_of(self, data: Rows) -> TabularFrame:
         """Return rows with their columns prepared, without looking at labels."""

@@ -360,11 +360,10 @@ def plain_mean(rows, others, values, own=False):
 def test_scores_are_means_over_the_training_rows(combine, monkeypatch):
     g = torch.Generator().manual_seed(2)
     classes = torch.randint(0, 3, (30,), generator=g).to(DEVICE)
-    y = {"mean": torch.randn(30, 2, generator=g).to(DEVICE), "sigmoid": (classes > 1).float(), "softmax": classes}[
-        combine
-    ]
-    net = neighbours(y, out={"mean": 2, "sigmoid": 1, "softmax": 3}[combine], combine=combine)
-    values = {"mean": y, "sigmoid": (classes > 1)[:, None], "softmax": torch.eye(3, device=DEVICE)[classes]}[combine]
+    amounts, labels = torch.randn(30, 2, generator=g).to(DEVICE), (classes > 1).float()
+    y = {"mean": amounts, "sigmoid": labels, "softmax": classes}[combine]
+    values = {"mean": y, "sigmoid": y[:, None], "softmax": torch.eye(3, device=DEVICE)[classes]}[combine]
+    net = neighbours(y, out=values.shape[1], combine=combine)
     with torch.no_grad():
         found, rows, others = net(*batch()), net.vectors(*batch()), net.vectors(*batch(30, seed=5))
     wanted, whole = plain_mean(rows, others, values), found
