@@ -424,19 +424,7 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
             return held
     hashed = row_folds(Table({"row": torch.arange(n)}), [], limits.HELD_OUT_HASHES, seed=seed + limits.HELD_OUT_SEED)
     strata = rows.label.long() if rows.task in ("binary", "multiclass") and rows.label is not None else None
-    # The rows of the lowest hashes are held out, the same share of each stratum.
-    # stable sorts: equal hashes keep the order of the rows on every machine
-    order = torch.argsort(hashed, stable=True)
-    if strata is not None:
-        order = order[torch.argsort(strata[order], stable=True)]  # by stratum, then by hash
-        _, sizes = torch.unique_consecutive(strata[order], return_counts=True)
-    else:
-        sizes = torch.tensor([n])
-    starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
-    wanted = torch.minimum((sizes * share).round().long(), sizes - 1)
-    held = torch.zeros(n, dtype=torch.bool)
-    held[order] = torch.arange(n) - starts < torch.repeat_interleave(wanted, sizes)
-    return held
+    return _drawn(hashed, strata, share)
 
 
 def rows_to_stop_by(rows: Rows, seed: int = 0) -> Tensor | None:
@@ -458,6 +446,22 @@ def some_held_out(rows: Rows, *, name: str) -> Tensor:
     what = grouped if rows.groups is not None else "rows" if rows.order is None else "moments"
     remedy = f"Give more {what}, or early_stopping_rounds=None"
     raise DataError(f"{name} has too few {what} to hold an eighth of them out", remedy=remedy)
+
+
+def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:
+    """Choose the rows of the lowest hashes, the same share of each stratum."""
+    # stable sorts: equal hashes keep the order of the rows on every machine
+    order = torch.argsort(hashed, stable=True)
+    if strata is not None:
+        order = order[torch.argsort(strata[order], stable=True)]  # by stratum, then by hash
+        _, sizes = torch.unique_consecutive(strata[order], return_counts=True)
+    else:
+        sizes = torch.tensor([len(hashed)])
+    starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+    wanted = torch.minimum((sizes * share).round().long(), sizes - 1)
+    held = torch.zeros(len(hashed), dtype=torch.bool)
+    held[order] = torch.arange(len(hashed)) - starts < torch.repeat_interleave(wanted, sizes)
+    return held
 
 
 def _last(order: Tensor, share: float) -> Tensor:

@@ -438,8 +438,7 @@ class ModernNCA(FieldNet):
         others = self.vectors(self.known_cat, self.known_cont)
         # A graph is exported for any number of rows, whole.
         parts = found.split(max(1, limits.NEIGHBOUR_PAIRS // len(others))) if type(found) is Tensor else [found]
-        made = [self.scores(part, others, self.known_y) for part in parts]
-        return made[0] if len(made) == 1 else torch.cat(made)
+        return torch.cat([self.scores(part, others, self.known_y) for part in parts])
 
     def vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None) -> Tensor:
         """Return the rows' vectors ``[b, width]``."""
