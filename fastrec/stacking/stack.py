@@ -256,7 +256,14 @@ class Judge:
 
 
 def cross_fit(
-    blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int, late: Callable[[], bool] | None = None
+    blend: Estimator,
+    two: Rows,
+    folds: LevelTwoFolds,
+    test: Rows,
+    seed: int,
+    late: Callable[[], bool] | None = None,
+    *,
+    one_scale: bool = False,
 ) -> Predictions | None:
     """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 
@@ -264,26 +271,32 @@ def cross_fit(
 
     Rows that no fold scores get NaN; fold k's blend gets ``seed + k``. Except in ranking, a blend learns from at most
     500,000 rows, sampled at random. With several outputs, the limit is divided by their number, but is at least
-    100,000.
+    100,000. If ``one_scale``, a fold keeps the order that its blend gives, with the values of the mean of all blends.
     """
     shape = (two.n_scores,) if two.n_scores > 1 else ()
     oof = torch.zeros((len(two), *shape), dtype=torch.float64)
     tested = torch.zeros((len(test), *shape), dtype=torch.float64)
     predictions = Predictions(blend.name, oof, tested, folds=folds.digest)
     times, count = torch.zeros(len(two), dtype=torch.int64), len(folds.pairs)
+    found: list[torch.Tensor] = []
     for k, (rows, valid) in enumerate(folds.pairs):
         if blend.learns and late is not None and late():
             return None
         if blend.learns or not predictions.models:
             model = blend.fresh().fit(two.take(_some(rows, two, seed + k)), seed=seed + k)
             predicted = model.predict(test) if len(test) else tested
-        oof[valid] += model.predict(two.take(valid))
+        found.append(model.predict(two.take(valid)))
         times[valid] += 1
         if blend.learns:
             tested += predicted / count
         predictions.models.append(model)
         for name, share in model.trace.importance.items():
             predictions.importance[name] = predictions.importance.get(name, 0.0) + share / count
+    for own, (_, valid) in zip(found, folds.pairs, strict=True):
+        if blend.learns and one_scale:
+            mean = sum(m.predict(two.take(valid)) for m in predictions.models) / count
+            own = in_values_of(mean, own)
+        oof[valid] += own
     oof /= times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
     return predictions if blend.learns else replace(predictions, test=predicted)
 
@@ -360,8 +373,7 @@ class BlendChoice:
     def nested(self) -> tuple[torch.Tensor, list[str]]:
         """Predict each fold by the blend chosen without it (NaN where no fold scores); return also the choices' names.
 
-        Blends have different scales, which a metric of the order over all rows would mistake for differences between
-        folds. For such metrics, a fold keeps its own order but takes the values of the overall best blend.
+        For metrics of the order a fold takes the values of the overall best blend, see ``in_values_of``.
         """
         oof, whole = torch.zeros_like(self.tried[0].oof), self.tried[self.best()]
         times = torch.zeros(len(oof), dtype=torch.int64)
@@ -369,17 +381,29 @@ class BlendChoice:
         for rows, valid in self.folds.pairs:
             taken = self.tried[self.best(self._mask(rows))]
             found = taken.oof[valid]
-            # Metrics of lists compare no rows across folds; a user's own metric may use the values themselves.
-            metric = self.judge.metric
-            if taken is not whole and metric.wants == "scores" and not metric.needs_groups and not metric.is_own:
-                own, known = (v.reshape(len(valid), -1).T.contiguous() for v in (found, whole.oof[valid]))
-                ranked = own.sort().values
-                places = torch.searchsorted(ranked, own) + torch.searchsorted(ranked, own, right=True) - 1
-                found = known.sort().values.gather(1, places // 2).T.reshape(found.shape)  # the middle of ties
+            if taken is not whole and of_the_order(self.judge.metric):
+                found = in_values_of(whole.oof[valid], found)
             oof[valid] += found
             times[valid] += 1
             names.append(taken.name)
         return oof / times.reshape(-1, *[1] * (oof.ndim - 1)), names
+
+
+def of_the_order(metric: Metric) -> bool:
+    """Return whether the metric compares rows across folds by their order alone; a user's own may use the values."""
+    return metric.wants == "scores" and not metric.needs_groups and not metric.is_own
+
+
+def in_values_of(known: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """Give the rows of a fold the values ``known`` in their own order; each ``[n]`` or ``[n, k]``.
+
+    Blends have different scales, as have the blends of two folds. A metric of the order over all rows would mistake
+    that for differences between folds.
+    """
+    new, old = (v.reshape(len(v), -1).T.contiguous() for v in (own, known))
+    ranked = new.sort().values
+    places = torch.searchsorted(ranked, new) + torch.searchsorted(ranked, new, right=True) - 1
+    return old.sort().values.gather(1, places // 2).T.reshape(own.shape)  # the middle of ties
 
 
 def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:
@@ -547,7 +571,12 @@ class Stack:
         usual = next((b for b in blends if isinstance(b, kind)), blends[0])
         # Trees come last, as they take longest.
         order = sorted(blends, key=lambda b: (b is not usual, isinstance(b, XGBRanker | BoostedBlend | TreeBlend)))
-        done = {b.name: cross_fit(b, two, ours, two_test, seed, None if b is usual else late) for b in order}
+        done = {
+            b.name: cross_fit(
+                b, two, ours, two_test, seed, None if b is usual else late, one_scale=of_the_order(chosen_by)
+            )
+            for b in order
+        }
         tried = [p for b in blends if (p := done[b.name]) is not None]
         blends = [b for b in blends if done[b.name] is not None]
         # metrics of the order cannot use the constant: then it is not among the blends

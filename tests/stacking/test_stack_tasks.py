@@ -171,6 +171,19 @@ def of_noise(seed: int, n: int, metric: str, count: int = 5):
     return fit(Quick(), said, train, folds, metric=metric, seed=seed, constant=level), train
 
 
+def test_a_metric_of_the_order_sees_the_blends_of_all_folds_on_one_scale():
+    rng, folds = np.random.default_rng(0), torch.arange(90) % 3
+    label = torch.from_numpy(rng.integers(0, 2, 90).astype(float))
+    said = {f"m{i}": (label + 2 * torch.from_numpy(rng.normal(size=90))).sigmoid() * 10.0**-i for i in range(3)}
+    made = fit(Quick(), said, Rows(Table({"row": torch.arange(90)}), "binary", label=label), folds, metric="auc")
+    weights = torch.stack([m.weights for m in made.predictions.models])
+    assert [*made.choices, len(torch.unique(weights, dim=0))] == ["hill_climb"] * 3 + [3]
+    for k in range(3):
+        x, found = torch.stack([*said.values()], 1)[folds == k], made.predictions.oof[folds == k]
+        assert torch.equal((x @ weights[k]).argsort(), found.argsort())
+        torch.testing.assert_close(found.sort().values, (x @ weights.mean(0)).sort().values)
+
+
 def test_the_score_of_a_stack_of_noise_is_that_of_chance():
     found = np.array([of_noise(seed, 60, "auc")[0].score for seed in range(16)])
     assert abs(found.mean() - 0.5) < 2.5 * found.std(ddof=1) / len(found) ** 0.5
