@@ -397,6 +397,7 @@ class ModernNCA(FieldNet):
             raise DataError(f"known holds {[list(t.shape) for t in known]}", remedy=remedy)
         for name, values in zip(("known_cat", "known_cont", "known_y"), known, strict=True):
             self.register_buffer(name, values.detach().clone() if name != "known_cont" else values.detach().float())
+        self._others: tuple[Any, Tensor] | None = None  # the training rows' vectors, and the weights that made them
         self.numbers = PBLD(n_cont, d_embedding=d_embedding) if n_cont else None
         self.first = nn.Linear(self.n_emb + n_cont * d_embedding, width)
         self.blocks = nn.ModuleList(
@@ -435,10 +436,14 @@ class ModernNCA(FieldNet):
         found = self.vectors(x_cat, x_cont)
         if self.training:
             return found
-        others = self.vectors(self.known_cat, self.known_cont)
         # A graph is exported for any number of rows, whole.
-        parts = found.split(max(1, limits.NEIGHBOUR_PAIRS // len(others))) if type(found) is Tensor else [found]
-        return torch.cat([self.scores(part, others, self.known_y) for part in parts])
+        if type(found) is not Tensor or torch.is_grad_enabled():
+            return self.scores(found, self.vectors(self.known_cat, self.known_cont), self.known_y)
+        made_by = found.dtype, [(t.data_ptr(), t._version) for t in (*self.parameters(), *self.buffers())]
+        if self._others is None or self._others[0] != made_by:
+            self._others = made_by, self.vectors(self.known_cat, self.known_cont)
+        parts = found.split(max(1, limits.NEIGHBOUR_PAIRS // len(self.known_y)))
+        return torch.cat([self.scores(part, self._others[1], self.known_y) for part in parts])
 
     def vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None) -> Tensor:
         """Return the rows' vectors ``[b, width]``."""

@@ -346,13 +346,9 @@ def plain_mean(rows, others, values, own=False):
     """Each row's mean of values, by a loop."""
     made = []
     for i, row in enumerate(rows.double()):
-        pairs = [
-            ((row - o).norm(), v)
-            for j, (o, v) in enumerate(zip(others.double(), values, strict=True))
-            if not own or i != j
-        ]
-        weight = torch.stack([-d for d, _ in pairs]).softmax(0)
-        made.append(sum(w * v.double() for w, (_, v) in zip(weight, pairs, strict=True)))
+        near = torch.stack([-(row - o).norm() for o in others.double()])
+        near[i] = -torch.inf if own else near[i]
+        made.append(near.softmax(0) @ values.double())
     return torch.stack(made)
 
 
@@ -372,6 +368,10 @@ def test_scores_are_means_over_the_training_rows(combine, monkeypatch):
     monkeypatch.setattr(limits, "NEIGHBOUR_PAIRS", 60)  # two rows at once
     with torch.no_grad():
         torch.testing.assert_close(net(*batch()), whole)
+        net.first.weight.mul_(2)
+        found = net(*batch())
+    assert not torch.isclose(found, whole).all()
+    torch.testing.assert_close(net(*batch()), found)  # with gradients nothing is remembered
 
 
 def test_in_training_a_row_is_predicted_from_all_others_of_its_batch():
