@@ -322,6 +322,10 @@ TRIAL_REPEATS = 60  # resamples of a trial's gain: its standard error is off by 
 LEFT_OVER_ROWS = 10_000
 LEFT_OVER_TIME = 0.2
 LEFT_OVER_ROUNDS = 60  # rounds of those trees, over all classes; not measured
+# Pairs of numbers, the most alike, from which arithmetic is searched. On two held-out thirds of polish companies (64
+# numbers) the error of trees falls by 77 and 81 %, by 66 and 80 with 150 pairs; pairs of the 12 most informative
+# columns are not kept there.
+ARITHMETIC_PAIRS = 300
 ARITHMETIC_KEPT = 15  # pairs of numbers that are tried together; not measured
 ALIKE_R2 = 0.9  # squared rank correlation from which one feature is redundant with another; not measured
 PARSED_SHARE = 0.98  # minimum share of a column's values that must match its assumed kind; not measured

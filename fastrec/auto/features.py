@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from scipy.stats import rankdata
 
 from fastrec._core import limits
@@ -30,7 +31,6 @@ from fastrec.features import (
     DateOf,
     DatePart,
     DeviationFromGroup,
-    FeatureSet,
     JoinTable,
     ListLength,
     MultiHot,
@@ -295,21 +295,25 @@ def _searched(
 def _arithmetic(problem: Problem, trial: QuickTrial) -> list[Feature]:
     """Return sums, differences, products and quotients of two numbers that tell what the trial's model has not found.
 
-    Quick trees learn the residuals of its cross-fitted predictions from the numbers and from all of their pairs; the
-    pairs of the largest gains are returned, of those that order rows alike only the first.
+    Quick trees learn the residuals of its cross-fitted predictions from the numbers and from their pairs; the pairs of
+    the largest gains are returned, of those that order rows alike only the first. Of many pairs the most alike are
+    searched: if two numbers are nearly equal, trees cannot find their difference.
     """
     told = {c.name: trial.told_by(c) for c in problem.kinds("number") if c.distinct > 2}
-    # Pairs grow with the square of the columns: the 12 most informative ones are paired.
-    numbers = sorted(told, key=lambda n: -told[n])[:12]
+    numbers = sorted(told, key=lambda n: -told[n])  # the more informative of two is divided by the other
+    ranks = [rankdata(np.nan_to_num(trial.table[n].number(torch.float64).cpu().numpy())) for n in numbers]
+    with np.errstate(invalid="ignore"):  # a sampled column may be constant
+        alike = np.nan_to_num(np.abs(np.corrcoef(ranks))) if len(numbers) > 1 else np.ones((1, 1))
+    places = sorted(combinations(range(len(numbers)), 2), key=lambda ij: -alike[ij])[: limits.ARITHMETIC_PAIRS]
+    two = [(numbers[i], numbers[j]) for i, j in sorted(places)]
     signs: tuple[Literal["+", "-", "*", "/"], ...] = ("+", "-", "*", "/")
-    pairs = [Combine(a, how, b) for a, b in combinations(numbers, 2) for how in signs]
-    pairs += [Combine(b, "/", a) for a, b in combinations(numbers, 2)]
+    pairs = [Combine(a, how, b) for a, b in two for how in signs] + [Combine(b, "/", a) for a, b in two]
     pairs = [f for f in pairs if f.outputs[0] not in trial.table]  # a column may have a pair's name
     if not pairs:
         return []
-    gains, values = trial.left_over(FeatureSet(pairs), numbers)
+    gains, values = trial.left_over(pairs, [n for n in numbers if any(n in ab for ab in two)])
     kept: list[Feature] = []
-    ranks: list[np.ndarray] = []
+    ranks = []
     for feature in sorted(pairs, key=lambda f: -gains[f.outputs[0]]):
         if len(kept) == limits.ARITHMETIC_KEPT or not gains[feature.outputs[0]]:
             break

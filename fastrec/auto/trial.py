@@ -160,7 +160,9 @@ class QuickTrial:
         n, k = len(y), len(count)
         return float((between - (k - 1) * (whole - between) / max(n - k, 1)) / max(whole, 1e-12))
 
-    def left_over(self, features: FeatureSet, columns: Sequence[str]) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    def left_over(
+        self, features: Sequence[Feature], columns: Sequence[str]
+    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """Return row-wise features' gains in quick trees of the model's residuals, and their values, float64 ``[n]``.
 
         ``columns``: numbers that the trees see, too: a feature that repeats them gains nothing. Several classes are
@@ -173,17 +175,24 @@ class QuickTrial:
         if said.ndim == 2:
             label = torch.nn.functional.one_hot(label.long(), said.shape[1]).double()
         drawn = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))[: limits.LEFT_OVER_ROWS]
-        made = features.fit_transform(table.take(drawn))
+        table = table.take(drawn)
+        made: dict[str, Any] = {}
+        for i in range(0, len(features), 100):  # the time of a set grows with the square of its generators
+            part = FeatureSet(features[i : i + 100])
+            new = part.fit_transform(table)
+            made |= {n: new[n] for n in part.outputs}
         residuals = (label - said)[drawn].reshape(len(drawn), -1)
         weight = None if self.rows.weight is None else self._scored(self.rows.weight)[drawn]
-        gains, seen = dict.fromkeys(features.outputs, 0.0), [*columns, *features.outputs]
+        gains, seen = dict.fromkeys(made, 0.0), [*columns, *made]
         rounds = max(limits.LEFT_OVER_ROUNDS // residuals.shape[1], 10)
         options: dict[str, Any] = {"rounds": rounds, "early_stopping_rounds": None}
         ends = time.monotonic() + limits.LEFT_OVER_TIME * self.seconds
         for residual in residuals.T[residuals.var(0).argsort(descending=True)]:
             if any(gains.values()) and time.monotonic() > ends:
                 break
-            rows = Rows(made, "regression", cats=[], conts=seen, label=residual, weight=weight, n_outputs=1)
+            rows = Rows(
+                table.with_columns(made), "regression", cats=[], conts=seen, label=residual, weight=weight, n_outputs=1
+            )
             if find_spec("lightgbm") is not None:
                 small = {"num_leaves": 15, "min_data_in_leaf": max(len(drawn) // 100, 20), "feature_fraction": 0.3}
                 model: LGBMModel | XGBModel = LGBMModel("left over", learning_rate=0.1, **small, **options)
@@ -193,7 +202,7 @@ class QuickTrial:
             for name, gain in model.fit(rows, None, seed=0).trace.importance.items():
                 if name in gains:
                     gains[name] += gain
-        return gains, {n: made[n].number(torch.float64).cpu().numpy() for n in features.outputs}
+        return gains, {n: column.number(torch.float64).cpu().numpy() for n, column in made.items()}
 
     def _base_score(self) -> tuple[torch.Tensor, float]:
         if self._score is None:

@@ -271,7 +271,8 @@ def cross_fit(
 
     Rows that no fold scores get NaN; fold k's blend gets ``seed + k``. Except in ranking, a blend learns from at most
     500,000 rows, sampled at random. With several outputs, the limit is divided by their number, but is at least
-    100,000. If ``one_scale``, a fold keeps the order that its blend gives, with the values of the mean of all blends.
+    100,000. If ``one_scale``, a fold keeps the order that its blend gives, with the values of the mean of all blends;
+    not if folds are time-based: the values would depend on later labels.
     """
     shape = (two.n_scores,) if two.n_scores > 1 else ()
     oof = torch.zeros((len(two), *shape), dtype=torch.float64)
@@ -292,8 +293,9 @@ def cross_fit(
         predictions.models.append(model)
         for name, share in model.trace.importance.items():
             predictions.importance[name] = predictions.importance.get(name, 0.0) + share / count
+    one_scale &= blend.learns and all(len(a) + len(b) == int(folds.scored.sum()) for a, b in folds.pairs)
     for own, (_, valid) in zip(found, folds.pairs, strict=True):
-        if blend.learns and one_scale:
+        if one_scale:
             mean = sum(m.predict(two.take(valid)) for m in predictions.models) / count
             own = in_values_of(mean, own)
         oof[valid] += own
