@@ -291,9 +291,6 @@ def _replace_folder(new: Path, path: Path) -> None:
             os.rename(old, path)
 
 
-# What was written is read again: settings and scores of a run directory, and digests that tell what was damaged since.
-
-
 def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, Any]:
     """Read a JSON file of a run directory; ``again`` is the remedy for a damaged one."""
     recover(path.parent)

@@ -13,8 +13,6 @@ from fastrec.errors import DataError, refuse
 from fastrec.metrics import ranking
 from fastrec.metrics.ranking import check_weights, flat_tensor, plain_tensor
 
-# Weighted means, and sums over rows in the order of a prediction, with equal predictions merged.
-
 
 def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
     """Return the weighted mean over rows: ``[n]`` → scalar, ``[n, t]`` → ``[t]``; NaN if the weights sum to 0."""

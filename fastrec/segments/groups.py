@@ -391,9 +391,6 @@ def _reduce(values: torch.Tensor, codes: torch.Tensor, size: int, how: str) -> t
     return torch.full((size,), start, dtype=values.dtype, device=values.device).scatter_reduce_(0, codes, values, how)
 
 
-# ``as_of``: the last event of a row's group that is before the row.
-
-
 def as_of(
     codes: torch.Tensor, order: Sequence[torch.Tensor], event_codes: torch.Tensor, event_order: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Groups]:

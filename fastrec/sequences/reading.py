@@ -26,8 +26,6 @@ from fastrec.table.state import Saved
 _TIMED_BY = {"number": "numbers", "datetime": "times (2024-03-31 10:30:00)", "category": "ordered categories"}
 _TIMES = "Write times as 2024-03-31 10:30:00, or as numbers"
 
-# Reading of a log of events, or of a table of list columns.
-
 
 @dataclass
 class EventColumns:
@@ -161,9 +159,6 @@ def _key(column: Column) -> torch.Tensor:
     if column.kind == "number" and column.values.is_floating_point():
         return column.number()
     return column.integer()
-
-
-# Coding of side features.
 
 
 @dataclass(frozen=True)
@@ -574,9 +569,6 @@ def _vocab(column: Column | None, target: Column | None, name: str) -> Vocab:
     if not parts:
         return Vocab(pa.array([], pa.int64()), name=name)
     return Vocab.fit(concat([Table({name: c}) for c in parts])[name])
-
-
-# Splits into training and held-out sessions or events.
 
 
 def leave_one_out(sessions: SessionFrame) -> tuple[SessionFrame, SessionFrame]:

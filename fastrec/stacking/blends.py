@@ -230,9 +230,6 @@ class BoostedBlend(Ranker):
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
 
 
-# Fits of weighted sums: least squares, logistic and multinomial, each with a ridge and row weights.
-
-
 def ridge_regression(
     x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -132,8 +132,6 @@ def has_fractions(column: Column) -> bool:
     return values.is_floating_point() and bool((values != values.floor())[~column.is_missing()].any())
 
 
-# Times → the scored and training rows of each fold: training on the past only, or without overlapping labels.
-
 Cut = tuple[torch.Tensor, dict[int, torch.Tensor]]  # fold int64 [n] (-1: never scored), fold → training rows bool [n]
 
 

@@ -271,9 +271,6 @@ def _pairs(sessions: SessionFrame) -> Tensor:
     return rows_of(sessions.offsets) * len(sessions.items) + sessions.values
 
 
-# Sources and features of a part of the log.
-
-
 class _Finder:
     """Sources and features fitted to a part of the log, in the codes of that part's items."""
 
