@@ -463,8 +463,6 @@ class Chain:
     def _feeds_all(self, step: Feature) -> bool:
         return any(set(step.outputs) & set(s.inputs) for s in self.all_steps())
 
-    # Hiding of targets from their own rows --------------------------------------------------------------------------
-
     def nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
         """Recompute the mixing steps fold by fold, each from encodings without that fold's targets."""
         # hidden: bool [n], rows of an outer fold whose values stay and whose targets are hidden; None: none
