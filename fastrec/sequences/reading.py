@@ -104,7 +104,6 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
 
 
 def _elements(column: Column) -> Column:
-    """Return a column's values; for lists, their elements."""
     return packed(column).elements or column if column.kind == "list" else column
 
 
@@ -151,7 +150,6 @@ def as_order(column: Column, needless: torch.Tensor) -> Column:
 
 
 def _key(column: Column) -> torch.Tensor:
-    """Return sort keys ``[n]`` of a column's values."""
     if column.kind == "category":
         coded = column.coded()
         by_value = coded.keys.sort_order() if column.ordered is None else torch.arange(coded.size - 1)

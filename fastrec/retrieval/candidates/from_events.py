@@ -267,7 +267,6 @@ def _only(sessions: SessionFrame, mark: str) -> SessionFrame:
 
 
 def _pairs(sessions: SessionFrame) -> Tensor:
-    """Return each event's session and item as one number."""
     return rows_of(sessions.offsets) * len(sessions.items) + sessions.values
 
 
