@@ -1,7 +1,5 @@
 """Loops over groups of rows and over click logs on a CPU, compiled."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
