@@ -305,6 +305,14 @@ def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, A
         raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=again) from error
 
 
+def task_in(path: Path) -> Any:
+    """Return the task that a JSON file names; None without one, or if the file is damaged: who reads it says so."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")).get("task")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def write_json(path: Path, content: Any) -> Path:
     """Write JSON as a person can read it, whole or not at all."""
     with atomic_file(path) as part:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 from starlette.responses import Response
 
-from fastrec._core.atomic import digests_below
+from fastrec._core.atomic import digests_below, task_in
 from fastrec._core.limits import ANSWER_ITEMS
 from fastrec.competition.next_items import SavedNextItems, is_next_item_run
 from fastrec.competition.predict import SavedRun
@@ -402,10 +402,7 @@ def _reads_times(model: Any) -> bool:
 
 
 def _is_net(folder: Path) -> bool:
-    try:
-        return json.loads((folder / "serving.json").read_bytes()).get("task") == TASK
-    except (OSError, ValueError, AttributeError):
-        return False
+    return task_in(folder / "serving.json") == TASK
 
 
 def _version(folder: Path) -> str:
