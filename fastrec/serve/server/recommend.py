@@ -254,8 +254,6 @@ Answer: TypeAlias = "tuple[list[Best], dict[str, float]]"
 
 
 class _Model:
-    """A loaded model."""
-
     folder: Path
     spec: RecommendSpec
     items: Vocab | None = None  # where a session of known items costs more the first time than one of none
