@@ -111,9 +111,8 @@ def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
     if n is not None:
         bad = bad | (codes < 0) | (codes >= n)
     range_ = "a class code" if n is None else f"among the {n} classes"
-    refuse(
-        bad, name, f"a value is not {range_}", "Classes are whole numbers from 0, one for each column of probabilities"
-    )
+    remedy = "Classes are whole numbers from 0, one for each column of probabilities"
+    refuse(bad, name, f"a value is not {range_}", remedy)
     return codes.long()
 
 

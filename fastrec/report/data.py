@@ -369,8 +369,7 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
                 found[f"{name}, least to most"] = f"{numbers.min():,} to {numbers.max():,}"
         if not rows["positives"].null_count:
             found["lists without a relevant row"] = f"{int((rows['positives'].to_numpy() == 0).sum()):,}"
-    columns = list_scores(rows)
-    columns = {name: values for name, values in columns.items() if np.isfinite(values).any()}
+    columns = {name: values for name, values in list_scores(rows).items() if np.isfinite(values).any()}
     if not columns:
         return
     names = [name for name in results.models if name in columns]
