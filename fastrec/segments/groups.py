@@ -351,9 +351,6 @@ def rank_in_group(
     return groups.unsort(rank).masked_fill_(absent, torch.nan)
 
 
-# Sums, means and extremes of the rows with one code, on which every encoding is based.
-
-
 def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
     """Count rows by code: int64 ``[size]``."""
     return torch.bincount(codes, minlength=size)

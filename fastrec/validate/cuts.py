@@ -200,8 +200,6 @@ def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
     return torch.bucketize(place, torch.tensor(starts), right=True) - 1
 
 
-# Arguments of cuts (rows, a column's name, values, times, spans) as columns, codes and ticks.
-
 _UNITS = {per_second: unit for unit, per_second in UNITS_PER_SECOND.items()}
 
 

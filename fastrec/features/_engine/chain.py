@@ -30,8 +30,6 @@ from fastrec.table import Column, Table, concat
 if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache
 
-# Steps that depend on a target, and those through which it could return to its own row.
-
 
 @dataclass(frozen=True)
 class CachedStep:
@@ -275,8 +273,6 @@ def step_by_step(advance: Callable[[int], None], units: int, steps: int) -> Iter
         _listeners.remove(listen)
     advance(units - told)
 
-
-# Independent steps of a chain in parallel threads.
 
 Made = dict[str, Column]
 Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]

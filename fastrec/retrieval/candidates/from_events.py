@@ -128,9 +128,6 @@ class CandidateTables(RankingTables):
     label: str = _LABEL  #: the name of the labels' column
 
 
-# The cut of the log into history, groups to ask for, and their future.
-
-
 @dataclass
 class _Log:
     """How a log is read and cut; the arguments are those of ``make_candidates``."""
