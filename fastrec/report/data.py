@@ -64,7 +64,6 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     if task == "ranking" and "stack" in predicted:
         stack = read_table(run / "oof" / "stack.parquet")
         if "chance" in stack.column_names:
-            # The label is the last column.
             chance, label = stack["chance"].to_numpy(), stack[stack.column_names[-1]].to_numpy()
             known = np.isfinite(chance)
             results.bins["chances of the stack"] = _bins(chance[known], (label > 0)[known].astype(float), spread=False)

@@ -287,7 +287,6 @@ def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tup
     constants ``[k]``.
     """
     n, models, classes = x.shape
-    # start from the plain mean
     weights = torch.full((models,), 1 / models, dtype=x.dtype, requires_grad=True)
     constant = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
     search = torch.optim.LBFGS(
