@@ -291,9 +291,6 @@ def _replace_folder(new: Path, path: Path) -> None:
             os.rename(old, path)
 
 
-# What was written is read again: settings and scores of a run directory, and digests that tell what was damaged since.
-
-
 def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, Any]:
     """Read a JSON file of a run directory; ``again`` is the remedy for a damaged one."""
     recover(path.parent)
@@ -306,6 +303,14 @@ def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, A
         return found
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=again) from error
+
+
+def task_in(path: Path) -> Any:
+    """Return the task that a JSON file names; None without one, or if the file is damaged: who reads it says so."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")).get("task")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def write_json(path: Path, content: Any) -> Path:

@@ -87,9 +87,6 @@ def _memory(device: torch.device | str) -> str:
     return "unknown" if found is None else f"{shown_bytes(found[0])} free of {shown_bytes(found[1])}"
 
 
-# The installed library as a wheel, written from its own files without build tool or network.
-
-
 def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
     """Write the running code as a wheel that pip installs, called ``version`` (None: its own), into a folder."""
     version = version or __version__

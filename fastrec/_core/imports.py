@@ -33,9 +33,6 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return getattribute
 
 
-# Optional libraries, imported only where they are used.
-
-
 def require(module: str, package: str, how: str) -> ModuleType:
     """Import an optional module; the error names its package, and how it is installed."""
     try:

@@ -179,8 +179,6 @@ def _glibc() -> Any:
         return None
 
 
-# Errors of missing memory that tell the task, the requested and the free size, and what to lower.
-
 FEWER_FEATURES = "Make them of a frame on the host, give fewer rows or generators, or go through Parquet files in parts"
 
 # torch.OutOfMemoryError came with torch 2.5; it is the same class under its older name.

@@ -126,9 +126,8 @@ def _of_sessions(saved: SavedNextItems, side: Side, data: str | Path | None, mod
         ends = None if until is None else torch.full((len(codes),), float(until), dtype=torch.float64)
         return Vectors(as_column(saved.empty.decode(codes), name="id"), net.item_vectors()[codes], ends, about)
     if data is None:
-        raise DataError(
-            "a run keeps no sessions", remedy="Name their file or folder (--data), or ask for --items alone"
-        )
+        remedy = "Name their file or folder (--data), or ask for --items alone"
+        raise DataError("a run keeps no sessions", remedy=remedy)
     sessions = saved.read(data)
     ids = torch.arange(len(sessions)) if sessions.sessions is None else sessions.sessions
     ends = None

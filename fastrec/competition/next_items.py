@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from fastrec._core.atomic import read_json
+from fastrec._core.atomic import read_json, task_in
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
@@ -321,11 +320,7 @@ def column_names_of(path: Path) -> list[str]:
 
 def is_next_item_run(folder: str | Path, *also: str) -> bool:
     """Return whether a folder is the run directory of a recipe for sessions, or for one of the tasks ``also``."""
-    try:
-        task = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("task")
-    except (OSError, ValueError, AttributeError):
-        return False
-    return task in ("next_item", *also)
+    return task_in(Path(folder) / "config.json") in ("next_item", *also)
 
 
 class SavedNextItems:

@@ -143,7 +143,6 @@ def fit_models(run: TableRun) -> None:
                 for name in run.left_out.keys() - before:
                     run.stages.say(f"left out: {run.left_out[name]}")
         run.predictions = cross.finish()
-    # Without those that were left out.
     run.rules, run.models = ([m for m in part if m.name in run.predictions] for part in (run.rules, run.models))
 
 

@@ -130,9 +130,6 @@ def _launch(count: int, folder: Path) -> None:
             signal.signal(signal.SIGTERM, before)
 
 
-# One of the processes.
-
-
 def main() -> None:
     """Fit the estimator in the folder named on the command line; rank 0 writes the result back."""
     folder, own = Path(sys.argv[-1]), os.environ["RANK"]

@@ -167,7 +167,6 @@ class Deadline:
         if self._is_judged or not self.may_hurry or (done < limits.JUDGED_ROUNDS and took < 0.1 * self.seconds):
             return 1.0
         self._is_judged = True
-        # the first round is not timed: done - 1
         possible = self.left / max(took / (done - 1), 1e-9)
         self.hurried = wanted > possible
         return min(max(wanted / max(possible, 1.0), 1.0), limits.FASTEST_TREES)

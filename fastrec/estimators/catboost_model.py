@@ -121,7 +121,6 @@ class CatBoostModel(TreeModel):
 
     @property
     def _cats(self) -> list[int]:
-        """The positions of the categorical columns."""
         return [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs]
 
     def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[Any, Sequence[float]]:

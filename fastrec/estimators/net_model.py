@@ -317,7 +317,6 @@ class NetModel(Estimator):
     def _train(
         self, data: Rows, valid: Rows | None, head: Head, *, seed: int, device: torch.device | None
     ) -> list[dict[str, float]]:
-        """Train one net of the bag and return the records of its epochs."""
         set_seed(seed)
         weights = self._row_weights(data)
         held = held_out(data, 1 / 8, seed) if self.keep_best else torch.zeros(len(data), dtype=torch.bool)

@@ -225,10 +225,9 @@ class SKModel(Estimator):
         # Refuse before hours of training, not after.
         self._check_kind(self._untrained(train.task, seed, device), train.task)
         self.forget()
-        inputs = (
+        self._inputs = inputs = (
             DenseInputs.fit(train, self.columns, self.cats) if self.prepare else TreeInputs.fit(train, self.columns)
         )
-        self._inputs = inputs
         # one matrix for all outputs
         values, parts = self._matrix(train.table), []
         whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)

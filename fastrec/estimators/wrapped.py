@@ -46,8 +46,7 @@ class ConstantModel(Estimator):
         """Find the constant."""
         self.check_task(train)
         train = learnable(train, name=self.name)
-        weight = torch.ones(len(train)) if train.weight is None else train.weight
-        weight = weight.double()
+        weight = (torch.ones(len(train)) if train.weight is None else train.weight).double()
         if train.task == "ranking":
             value = torch.tensor(0.0)
         elif train.task == "multiclass":
@@ -149,8 +148,7 @@ class CentredModel(Wrapper):
     def _centred(self, train: Rows) -> torch.Tensor:
         """Subtract the share of their day's weighted mean from the labels; rows of weight 0 do not count."""
         label = train.label.double().reshape(len(train), -1)  # several targets are centred one by one
-        weight = torch.ones(len(train)) if train.weight is None else train.weight
-        weight = weight.double()[:, None]
+        weight = (torch.ones(len(train)) if train.weight is None else train.weight).double()[:, None]
         # missing days have code 0, a day of their own
         days = train.table[self.column].coded().codes.cpu().long()
         n_days = int(days.max()) + 1 if len(days) else 1

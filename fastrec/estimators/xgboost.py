@@ -186,7 +186,6 @@ class XGBModel(TreeModel):
         return self._checked(params_for_xgboost({**ranks, **self._over_defaults(), **fixed}, seed, device))
 
     def _checked(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters, of which none may be unknown to XGBoost."""
         asked = xgb.Booster({"num_feature": 1})  # XGBoost would only warn; this booster tells which names it knows
         with self._refusals_as_errors():
             asked.set_param({n: v for n, v in params.items() if not n.endswith(("constraints", "metric"))})

@@ -167,9 +167,6 @@ def _as_selector(value: Selector | str | Sequence[str]) -> Selector:
     return Selector(what="columns", listed=[value] if isinstance(value, str) else list(value))
 
 
-# Names of a generator's sources, and columns as tensors.
-
-
 def as_columns(tensors: Mapping[str, torch.Tensor]) -> dict[str, Column]:
     """Wrap plain tensors as number columns."""
     return {n: Column("number", t, name=n) for n, t in tensors.items()}

@@ -230,8 +230,6 @@ def store_vectors(folder: Path, digests: Sequence[bytes], vectors: np.ndarray) -
         save_file({"keys": keys.copy(), "vectors": np.ascontiguousarray(vectors)}, path)
 
 
-# Pretrained nets, loaded from a folder, or by name from a hub.
-
 Kind = Literal["text", "image"]
 _INSTALL = "pip install 'fastrec-tabular[embed]'"
 

@@ -103,7 +103,6 @@ class RegistryMetric(Metric):
         self._preds, self._targets = [joined[0]], [joined[1]]
 
     def _of_rows(self, learn: Any, name: str) -> Any:
-        """Return the groups (or another value per row) of the validated loader."""
         given = getattr(self, name)
         if given is None:
             raise DataError(f"this metric was loaded without its {name}", remedy=f"Set its {name} attribute before use")

@@ -75,8 +75,7 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
     y = columns.get("labels", torch.zeros_like(s)).double()
     refuse(y.isnan(), "labels", "a value is missing", "Leave out rows without a known label")
     weight = columns.get("sample_weight")
-    if weight is not None:
-        weight = check_weights(weight, "sample_weight")
+    weight = None if weight is None else check_weights(weight, "sample_weight")
     group = columns.get("groups", torch.zeros(len(s), dtype=torch.int64, device=device))
     check_integers(group)
     group = group.long()
@@ -101,9 +100,7 @@ def check_integers(groups: Tensor) -> None:
 
 def order_rows(lists: ScoredLists, ties: Ties) -> Tensor:
     """Sort rows by group, then score from high to low with NaN last, then by the tie rule."""
-    order = None
-    if ties != "ordinal":
-        order = then(None, lists.labels if ties == "worst" else -lists.labels)
+    order = None if ties == "ordinal" else then(None, lists.labels if ties == "worst" else -lists.labels)
     return then(then(order, -lists.scores), lists.codes)  # ascending sorts put NaN last
 
 

@@ -107,7 +107,6 @@ class Metric:
         return a > b if self.greater_is_better else a < b
 
     def _prepared(self, y: Tensor, p: Tensor) -> Tensor:
-        """Return the prediction in the form that the function takes."""
         if y.ndim == 2 and not {"multilabel", "regression"} & set(self.tasks):
             self._refuse(f"{y.shape[1]} targets a row", "y")
         of_classes = y.ndim == 1 and p.ndim == 2

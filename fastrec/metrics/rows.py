@@ -13,8 +13,6 @@ from fastrec.errors import DataError, refuse
 from fastrec.metrics import ranking
 from fastrec.metrics.ranking import check_weights, flat_tensor, plain_tensor
 
-# Weighted means, and sums over rows in the order of a prediction, with equal predictions merged.
-
 
 def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
     """Return the weighted mean over rows: ``[n]`` → scalar, ``[n, t]`` → ``[t]``; NaN if the weights sum to 0."""
@@ -113,9 +111,8 @@ def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
     if n is not None:
         bad = bad | (codes < 0) | (codes >= n)
     range_ = "a class code" if n is None else f"among the {n} classes"
-    refuse(
-        bad, name, f"a value is not {range_}", "Classes are whole numbers from 0, one for each column of probabilities"
-    )
+    remedy = "Classes are whole numbers from 0, one for each column of probabilities"
+    refuse(bad, name, f"a value is not {range_}", remedy)
     return codes.long()
 
 

@@ -1,7 +1,5 @@
 """The models, one a file, over one shared embedding module; ``placement/``: tables larger than the device."""
 
-from __future__ import annotations
-
 from fastrec.models.embedding import EmbeddingTables, load_tables, save_tables, table_frame
 from fastrec.models.embedding_layout import TableSlice, emb_sz_rule, embedding_sizes
 from fastrec.models.factors import MatrixFactorization, TwoTower, item_log_q

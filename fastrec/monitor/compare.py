@@ -19,8 +19,6 @@ from fastrec.table import Column
 from fastrec.table.keys import Coded
 from fastrec.validate import AdversarialReport
 
-# Distances and tests of two samples.
-
 
 class Test(NamedTuple):
     """A test's statistic and p-value."""

@@ -148,7 +148,6 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
     if isinstance(scores, tuple):
         old, new = (prediction_columns(s) for s in scores)
     elif saved is not None and names and path.is_file() and all(n in _as_table(scores) for n in names):
-        # The run's submission, and predictions in its form
         old, new = ({n: table[n] for n in names} for table in (_as_table(path), _as_table(scores)))
     elif saved is not None:
         own = next((p for p in [Path(reference) / s / "stack.parquet" for s in ("test", "oof")] if p.is_file()), None)

@@ -105,8 +105,7 @@ def together(
     if about.get("time_gap") and about.get("time") in rows:
         times = given_times(rows, about["time"], "time")
         gap = times.ticks.cpu().numpy(), times.span(about["time_gap"], "gap")
-    past = Past(rows, codes, *gap)
-    inside = past
+    past = inside = Past(rows, codes, *gap)
     if window is not None:
         some = codes >= len(names) - window
         inside, is_new = past.cut(some), is_new[torch.from_numpy(some)]

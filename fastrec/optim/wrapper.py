@@ -215,9 +215,6 @@ def as_opt_func(x: Any, *, model: nn.Module | None = None) -> Any:
     return partial(TorchOptim, opt=x) if is_torch_class else x
 
 
-# Rates and momentum for other batch sizes, and separate groups for embeddings and dense layers.
-
-
 def scale_lr(
     lr: float, bs: int, base_bs: int, *, rule: Literal["sqrt", "linear", "cowclip"] = "sqrt"
 ) -> float | list[float]:

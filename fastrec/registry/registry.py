@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastrec._core.atomic import alone_at, atomic_folder, now, remove_leftovers, write_json
+from fastrec._core.atomic import alone_at, atomic_folder, now, remove_leftovers, task_in, write_json
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 
 STATE = "registry.json"
@@ -248,11 +248,7 @@ def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
 
 def is_session_run(folder: Path) -> bool:
     """Tell whether a folder is a run for next items, which is served itself, without an export."""
-    try:
-        task = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("task")
-        return task == "next_item" and (folder / "models").is_dir()
-    except (OSError, ValueError, AttributeError):  # damaged: who reads it says so
-        return False
+    return task_in(folder / "config.json") == "next_item" and (folder / "models").is_dir()
 
 
 def _copy(folder: Path, to: Path) -> None:

@@ -64,7 +64,6 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     if task == "ranking" and "stack" in predicted:
         stack = read_table(run / "oof" / "stack.parquet")
         if "chance" in stack.column_names:
-            # The label is the last column.
             chance, label = stack["chance"].to_numpy(), stack[stack.column_names[-1]].to_numpy()
             known = np.isfinite(chance)
             results.bins["chances of the stack"] = _bins(chance[known], (label > 0)[known].astype(float), spread=False)
@@ -369,8 +368,7 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
                 found[f"{name}, least to most"] = f"{numbers.min():,} to {numbers.max():,}"
         if not rows["positives"].null_count:
             found["lists without a relevant row"] = f"{int((rows['positives'].to_numpy() == 0).sum()):,}"
-    columns = list_scores(rows)
-    columns = {name: values for name, values in columns.items() if np.isfinite(values).any()}
+    columns = {name: values for name, values in list_scores(rows).items() if np.isfinite(values).any()}
     if not columns:
         return
     names = [name for name in results.models if name in columns]

@@ -19,9 +19,8 @@ from fastrec.report.text import TITLES, count_lists, duration, ends, signed
 
 def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
     """Build the non-empty cards of a run's rows; ``best`` is the summarised model."""
-    sections = []
     made = {"bins": _bins_section, "lift": _lift_section, "confusion": _confusion_section}
-    sections += [section(rows, best) for part, section in made.items() if getattr(rows, part, None)]
+    sections = [section(rows, best) for part, section in made.items() if getattr(rows, part, None)]
     if rows is not None and rows.intervals:
         what = ("intervals", "mean width") if rows.task == "regression" else ("sets of classes", "classes in a set")
         tables = []

@@ -16,8 +16,6 @@ from fastrec.errors import DataError, NotFittedError, check_whole, refuse_rows
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
 
-# Interactions as a sparse matrix, and operations on such matrices.
-
 
 def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> tuple[Vocab, Vocab, csr_matrix]:
     """Return both vocabularies and the float64 ``[users, items]`` matrix of weights, the largest of repeated pairs."""

@@ -25,8 +25,6 @@ from fastrec.sequences import best_items
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
 
-# Approximate search by faiss: lists of short codes, or a graph.
-
 
 class Approximate:
     """A faiss index with an adjustable search effort ``dial``, up to ``farthest``: lists probed, or graph candidates.

@@ -25,8 +25,6 @@ from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, S
 from fastrec.table import Table, Vocab
 from fastrec.table.state import Saved, saved_name
 
-# Boosted trees: training, storage and fast prediction.
-
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
 
 

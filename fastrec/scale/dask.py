@@ -84,9 +84,6 @@ def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table |
             yield splitter(folder, limits.PARTS_A_WORKER * workers)
 
 
-# ``frame_from_dask``: the rows of a Dask frame as a ``ParquetFrame``, written by the workers that hold them.
-
-
 def frame_from_dask(
     frame: Any,
     folder: str | Path,
@@ -151,7 +148,6 @@ def _write(part: Any, path: str) -> None:
     pq.write_table(Table.read(part, device="cpu").to_arrow(), path, row_group_size=limits.ROW_GROUP)
 
 
-# ``fit_on_dask`` and ``predict_on_dask``: an ``XGBRanker`` over the workers of a Dask cluster.
 _LABEL, _LIST, _START = "\x00label", "\x00list", "\x00start"
 
 

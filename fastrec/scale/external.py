@@ -146,9 +146,6 @@ def _rows_in_turn(loader: Any, names: list[str], types: list[str], lists: int | 
         yield {"data": values, "label": targets[:, 0], "qid": numbered(targets[:, lists]), **told}
 
 
-# ``fit_on_parts``: an ``XGBRanker`` on lists larger than memory, read part by part.
-
-
 def fit_on_parts(
     ranker: XGBRanker, parts: Sequence[Callable[[], Lists]], cache: str | Path, *, seed: int = 0
 ) -> XGBRanker:
@@ -224,9 +221,6 @@ def _batch(ranker: XGBRanker, lists: Lists, inputs: TreeInputs, before: int) -> 
         first = torch.cumsum(sizes, 0) - sizes
         made["weight"] = (lists.weight[first] if ranker.ranks else lists.weight).double().numpy()
     return {**made, "feature_names": names_for_xgboost(inputs.names)}
-
-
-# ``write_predictions``: predictions for Parquet files larger than memory, written batch by batch.
 
 
 def write_predictions(

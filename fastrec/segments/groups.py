@@ -351,9 +351,6 @@ def rank_in_group(
     return groups.unsort(rank).masked_fill_(absent, torch.nan)
 
 
-# Sums, means and extremes of the rows with one code, on which every encoding is based.
-
-
 def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
     """Count rows by code: int64 ``[size]``."""
     return torch.bincount(codes, minlength=size)
@@ -389,9 +386,6 @@ def _reduce(values: torch.Tensor, codes: torch.Tensor, size: int, how: str) -> t
     else:
         start = torch.iinfo(values.dtype).max if how == "amin" else torch.iinfo(values.dtype).min
     return torch.full((size,), start, dtype=values.dtype, device=values.device).scatter_reduce_(0, codes, values, how)
-
-
-# ``as_of``: the last event of a row's group that is before the row.
 
 
 def as_of(

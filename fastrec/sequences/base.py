@@ -203,9 +203,6 @@ class SessionModel(Saved, ABC):
         return self.items
 
 
-# Metrics of ranked items: HR, MRR and NDCG over all items, and coverage.
-
-
 def target_ranks(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the rank of each row's target among all items, from 1; ties: the lower code first.
 

@@ -85,9 +85,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (*grads, None, None, None, None)
 
 
-# Negative sampling, with the chance of each item to be drawn.
-
-
 class ItemDraw:
     """Draws negative items for whole batches, uniformly or by ``'popularity'``; code 0 is never drawn.
 
@@ -124,8 +121,6 @@ class ItemDraw:
             absent += torch.log1p(torch.tensor(-1.0 / max(self.codes - 1, 2))) * negatives
         return codes, place[: len(target)], (-torch.expm1(absent)).clamp_min(1e-6)
 
-
-# Losses of outputs and targets, over all items or over drawn ones.
 
 Sampling = Literal["uniform", "popularity", "in_batch"]
 
@@ -318,9 +313,6 @@ def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: tor
 def _drawn(below: Tensor, generator: torch.Generator) -> Tensor:
     """Return uniform whole numbers from 0 to below the given ones."""
     return (torch.rand(len(below), generator=generator, dtype=torch.float64) * below).long()
-
-
-# Initial item vectors from co-occurrence.
 
 
 def ppmi_svd(

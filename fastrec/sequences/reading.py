@@ -26,8 +26,6 @@ from fastrec.table.state import Saved
 _TIMED_BY = {"number": "numbers", "datetime": "times (2024-03-31 10:30:00)", "category": "ordered categories"}
 _TIMES = "Write times as 2024-03-31 10:30:00, or as numbers"
 
-# Reading of a log of events, or of a table of list columns.
-
 
 @dataclass
 class EventColumns:
@@ -106,7 +104,6 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
 
 
 def _elements(column: Column) -> Column:
-    """Return a column's values; for lists, their elements."""
     return packed(column).elements or column if column.kind == "list" else column
 
 
@@ -153,7 +150,6 @@ def as_order(column: Column, needless: torch.Tensor) -> Column:
 
 
 def _key(column: Column) -> torch.Tensor:
-    """Return sort keys ``[n]`` of a column's values."""
     if column.kind == "category":
         coded = column.coded()
         by_value = coded.keys.sort_order() if column.ordered is None else torch.arange(coded.size - 1)
@@ -161,9 +157,6 @@ def _key(column: Column) -> torch.Tensor:
     if column.kind == "number" and column.values.is_floating_point():
         return column.number()
     return column.integer()
-
-
-# Coding of side features.
 
 
 @dataclass(frozen=True)
@@ -574,9 +567,6 @@ def _vocab(column: Column | None, target: Column | None, name: str) -> Vocab:
     if not parts:
         return Vocab(pa.array([], pa.int64()), name=name)
     return Vocab.fit(concat([Table({name: c}) for c in parts])[name])
-
-
-# Splits into training and held-out sessions or events.
 
 
 def leave_one_out(sessions: SessionFrame) -> tuple[SessionFrame, SessionFrame]:

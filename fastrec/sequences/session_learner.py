@@ -33,8 +33,6 @@ from fastrec.training.learner import LeanLearner, one_cycle
 from fastrec.training.rows import SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
 
-# Scores of all items by a net, in batches of similar length.
-
 
 def padded(sessions: SessionFrame, max_len: int, timed: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Return the last events as codes int64 ``[b, L]``, padded with 0, lengths, and side features with times last."""

@@ -312,8 +312,6 @@ class SessionNet(nn.Module):
         return self.query(self.last(items, lengths, *sides)) @ self.keys(self.items.all()).T
 
 
-# Blocks of attention over sessions.
-
 Bias = Literal["position", "time", "both"]
 
 

@@ -230,9 +230,6 @@ class BoostedBlend(Ranker):
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
 
 
-# Fits of weighted sums: least squares, logistic and multinomial, each with a ridge and row weights.
-
-
 def ridge_regression(
     x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -290,7 +287,6 @@ def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tup
     constants ``[k]``.
     """
     n, models, classes = x.shape
-    # start from the plain mean
     weights = torch.full((models,), 1 / models, dtype=x.dtype, requires_grad=True)
     constant = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
     search = torch.optim.LBFGS(

@@ -384,9 +384,6 @@ def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, tor
     return offsets, torch.arange(shift.shape[0], device=starts.device) + shift
 
 
-# List columns: vectors as lists, and elements without gaps.
-
-
 def of_vectors(column: Column) -> Column:
     """Convert vectors to lists of equal length; a missing one is a missing list."""
     missing = column.is_missing()
@@ -404,8 +401,6 @@ def packed(column: Column) -> Column:
     elements = column.elements.take(torch.arange(first, last, device=column.values.device))
     return replace(column, values=column.values - first, elements=elements)
 
-
-# A column of an Arrow array.
 
 # types that few kernels support, and wider ones that hold all their values
 _WIDE = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64, np.dtype("float16"): np.float32}

@@ -76,9 +76,6 @@ def _refuse_shape(dims: int, *, name: str) -> DataError:
     return DataError(f"holds an array of {dims} dimensions", column=name or None, remedy=remedy)
 
 
-# torch and numpy
-
-
 def _numpy_column(values: np.ndarray, *, name: str) -> Column:
     if values.ndim not in (1, 2):
         raise _refuse_shape(values.ndim, name=name)
@@ -111,9 +108,6 @@ def _numpy_column(values: np.ndarray, *, name: str) -> Column:
     return Column("number", _shared(values), name=name)
 
 
-# lists of Python objects
-
-
 def _to_arrow(values: Any, *, name: str) -> pa.Array:
     try:
         array = pa.array(values, from_pandas=True)
@@ -140,9 +134,6 @@ def _is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and value != value
-
-
-# pandas and polars
 
 
 def _pandas_column(values: Any, *, name: str) -> Column:
@@ -190,9 +181,6 @@ def _polars_column(series: Any, *, name: str) -> Column:
         problem = f"holds values of type {series.dtype}, which Arrow does not know"
         raise DataError(problem, column=name or None, remedy="Cast it first") from error
     return replace(column, ordered=False) if kind == "Enum" and column.kind == "category" else column
-
-
-# Frames and files of every supported library as columns.
 
 
 def read_columns(

@@ -255,9 +255,6 @@ def concat(tables: Sequence[Table]) -> Table:
     return Table({n: concat_columns([t[n] for t in tables], device) for n in tables[0].names})
 
 
-# Columns of several tables, one below the other.
-
-
 def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
     """Concatenate columns, at least one, on a device; those with no value at all take the others' type."""
     parts = [p.to(device) for p in parts]

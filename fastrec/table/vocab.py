@@ -235,8 +235,6 @@ def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
     return hashes
 
 
-# ``ClassList``: the meaning of every code of a column.
-
 _PLAIN = (
     (str, lambda t: pa.types.is_string(t) or pa.types.is_large_string(t)),
     (int, pa.types.is_integer),

@@ -173,8 +173,7 @@ def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items
         waiting.append(begin(i % 2, item))
         if i:
             yield end(waiting.pop(0))
-    for work in waiting:
-        yield end(work)
+    yield from map(end, waiting)
 
 
 class HostGather:

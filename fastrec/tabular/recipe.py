@@ -270,9 +270,6 @@ def check_unique(names: Sequence[str], targets: Sequence[str] = ()) -> None:
         raise DataError("the column is named twice", column=str(again), remedy="Name it once")
 
 
-# Prepared rows written into packed ones: by one compiled loop over the columns of a block, or by torch.
-
-
 class BlockLoops:
     """Compiled loops that write rows into packed ones, in any order.
 

@@ -340,7 +340,6 @@ class Checkpoint(Callback):
                 raise
             problem = f"rank {ranks.rank()} cannot see the checkpoint that rank 0 sees"
             raise MissingFileError(problem, file=found, remedy="Give a folder that all machines share") from error
-        # Without this rank 0 might remove the state before another rank has read it.
         ranks.agree(True, "checkpoint")  # all have read it: rank 0 may replace it
         self._resume(state, found)
 

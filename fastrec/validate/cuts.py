@@ -132,8 +132,6 @@ def has_fractions(column: Column) -> bool:
     return values.is_floating_point() and bool((values != values.floor())[~column.is_missing()].any())
 
 
-# Times → the scored and training rows of each fold: training on the past only, or without overlapping labels.
-
 Cut = tuple[torch.Tensor, dict[int, torch.Tensor]]  # fold int64 [n] (-1: never scored), fold → training rows bool [n]
 
 
@@ -201,8 +199,6 @@ def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
         starts[i] = min(max(starts[i], starts[i - 1] + 1), len(sizes) - (count - i))
     return torch.bucketize(place, torch.tensor(starts), right=True) - 1
 
-
-# Arguments of cuts (rows, a column's name, values, times, spans) as columns, codes and ticks.
 
 _UNITS = {per_second: unit for unit, per_second in UNITS_PER_SECOND.items()}
 

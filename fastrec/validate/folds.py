@@ -81,8 +81,6 @@ class Folds:
                 what = "to score" if not int(sizes[k]) else "to train on"
                 raise DataError(f"fold {k} of {self._count} has no row {what}", remedy="Use fewer folds, or more data")
 
-    # Properties of the folds
-
     def __len__(self) -> int:
         return self._count
 
@@ -148,8 +146,6 @@ class Folds:
         for k in sorted(self._train):
             digest.update(np.packbits(self._train[k].numpy()).tobytes())
         return digest.hexdigest()
-
-    # Ways to cut
 
     @classmethod
     def _repeated(cls, cut: Callable[..., torch.Tensor], folds: int, repeats: int, seed: int, method: str) -> Folds:
@@ -390,8 +386,6 @@ class Folds:
         cut.why = seen.why
         return cut
 
-    # Checks against leakage
-
     def check_groups(self, groups: Any, data: Any = None) -> Folds:
         """Return these folds, unless they train on a group of rows and score other rows of it.
 
@@ -447,8 +441,6 @@ class Folds:
         if rows != self.size:
             problem = f"{rows} values for folds of {self.size} rows"
             raise DataError(problem, column=name, remedy="Give those of the rows that were cut")
-
-    # On disk
 
     def save(self, path: str | Path) -> None:
         """Write one Parquet file that every library can read; an earlier one is replaced in one step.

@@ -153,8 +153,6 @@ def _column(data: Any, name: str) -> Column:
     return Table.read(data, [name])[name]
 
 
-# Train and test rows → how well a classifier tells them apart, and by which columns.
-
 _TREES = {
     "objective": "binary:logistic", "tree_method": "hist", "max_bin": 64, "eta": 0.15, "max_depth": 5, "subsample": 0.8,
     "colsample_bytree": 0.8,

@@ -5,8 +5,6 @@ of it is read as float64 or int64 into a buffer that stays in the cache. Loops t
 threads of their own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import carray, njit
 

@@ -4,8 +4,6 @@ Sessions are packed: items' codes one after the other, session ``i`` at ``offset
 thread has a stretch of the sessions that are asked for.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit, prange
 

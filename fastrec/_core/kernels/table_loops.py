@@ -1,7 +1,5 @@
 """Loops over groups of rows and over click logs on a CPU, compiled."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -21,7 +19,6 @@ _u32, _u64 = np.uint32, np.uint64
 
 @njit(**LOOP)
 def _rank_group(values, absent, out, lo, hi, ties):
-    """Rank rows ``lo`` to ``hi``, which are one group."""
     for i in range(_u64(lo), _u64(hi)):
         if absent[i]:
             out[i] = np.nan
@@ -83,7 +80,6 @@ def rank_small_groups(values, codes, absent, out, ties, parts):
 
 @njit(**LOOP)
 def _is_less(keys, i, others, j):
-    """Tell whether row ``i`` of some keys comes before row ``j`` of others."""
     for k in range(len(keys)):
         if keys[k, i] != others[k, j]:
             return keys[k, i] < others[k, j]

@@ -3,8 +3,6 @@
 Arrays are float32 views of tensors, scalars come as Python floats and are made float32 here.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -100,7 +100,6 @@ def run_clicks(run: Run) -> None:
     last = {name: LastRows() for name in nets}
     for i, (name, asks) in enumerate(nets.items()):
         with stages.stage(f"train {name}", asks.epochs * len(frame)) as advance:
-            # Each net gets an equal share of the remaining time.
             left = None if run.budget is None else max(run.budget.left, 1.0) / (len(nets) - i)
             options = {"seconds": left, "buffer_rows": recipe.buffer_rows, "advance": advance}
             options |= {"device": run.device, "seed": run.seed, "bs": run.bs}

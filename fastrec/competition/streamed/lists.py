@@ -124,7 +124,6 @@ def split(run: ListsRun) -> None:
 
 
 def _numbered(table: Table, column: str, part: int) -> Table:
-    """Make ids of lists unique across parts."""
     if column not in table:
         return table
     # The low 32 bits are the list's number in its part, the high ones the part's.

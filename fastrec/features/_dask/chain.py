@@ -131,8 +131,6 @@ class DaskChain(Chain):
             every = tree(lambda *parts: reduce(lambda a, b: union_keys(a, b)[0], parts), keys)
             self._fold_keys[column] = dask.compute(every)[0]
 
-    # Parts of a round ------------------------------------------------------------------------------------------------
-
     def _rule(self, step: Feature, hidden: Hidden | None) -> CellRule:
         if not (isinstance(step, Fitted) and step.uses_target and not step.causal):
             return CellRule(None, hidden=hidden)

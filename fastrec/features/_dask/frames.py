@@ -197,9 +197,6 @@ def _distinct_rows(column: Column) -> Column:
     return column.take(first[first < len(rows)])
 
 
-# FeatureSet's methods on Dask frames.
-
-
 def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) -> Any:
     """Transform rows with full statistics; ``history``: preceding rows that are not returned."""
     _check_library(fs)

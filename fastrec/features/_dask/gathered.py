@@ -194,8 +194,6 @@ def looks_back(step: Any) -> bool:
     return isinstance(step, LooksBack) and step.looks_back
 
 
-# Plan of the computation.
-
 HERE = ("\x00here",)  # key of a group whose rows are in one partition already
 # First in a group's key: each table holds a range of the next column's values. Alone: the tables are the consecutive
 # partitions.

@@ -30,8 +30,6 @@ from fastrec.table import Column, Table, concat
 if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache
 
-# Steps that depend on a target, and those through which it could return to its own row.
-
 
 @dataclass(frozen=True)
 class CachedStep:
@@ -276,8 +274,6 @@ def step_by_step(advance: Callable[[int], None], units: int, steps: int) -> Iter
     advance(units - told)
 
 
-# Independent steps of a chain in parallel threads.
-
 Made = dict[str, Column]
 Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
 
@@ -462,8 +458,6 @@ class Chain:
 
     def _feeds_all(self, step: Feature) -> bool:
         return any(set(step.outputs) & set(s.inputs) for s in self.all_steps())
-
-    # Hiding of targets from their own rows --------------------------------------------------------------------------
 
     def nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
         """Recompute the mixing steps fold by fold, each from encodings without that fold's targets."""

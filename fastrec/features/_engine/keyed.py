@@ -163,8 +163,6 @@ def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:
     return count, mean, a[2] + b[2] + torch.where(both, delta**2 * a[0] * share, 0)
 
 
-# Numeric statistics by cell and key, arrays ``[cells, K]``: counts, sums, moments, extremes, shares of bins.
-
 Arrays = dict[str, torch.Tensor]
 
 PARTS = {

@@ -70,9 +70,6 @@ def float64(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-# Targets and sample weights as validated numbers, for the target encoders.
-
-
 def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool) -> torch.Tensor:
     """Return a numeric target as float64 ``[n]``, NaN where missing; ``binary``: require 0 and 1."""
     column = table[name]

@@ -191,9 +191,6 @@ def _revive(value: Any, steps: list[Feature], trust: Sequence[str]) -> Any:
     return [_revive(v, steps, trust) for v in value] if isinstance(value, list) else value
 
 
-# User functions that generators call, and how a saved one is located again.
-
-
 class _Function(Feature):
     """Base of generators from functions: names, call, and the function's location."""
 

@@ -17,8 +17,6 @@ from fastrec.features.feature_set import FeatureSet
 from fastrec.features.leakage import frames, statistics
 from fastrec.table import Column, as_column, column_names, take_rows
 
-# Report: leaks by kind, their remedies, and notes.
-
 Kind = Literal["random", "copy", "own target", "leave-one-out", "outside", "row order", "future", "outer fold"]
 
 REMEDIES: dict[str, str] = {

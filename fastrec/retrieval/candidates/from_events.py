@@ -128,9 +128,6 @@ class CandidateTables(RankingTables):
     label: str = _LABEL  #: the name of the labels' column
 
 
-# The cut of the log into history, groups to ask for, and their future.
-
-
 @dataclass
 class _Log:
     """How a log is read and cut; the arguments are those of ``make_candidates``."""
@@ -267,11 +264,7 @@ def _only(sessions: SessionFrame, mark: str) -> SessionFrame:
 
 
 def _pairs(sessions: SessionFrame) -> Tensor:
-    """Return each event's session and item as one number."""
     return rows_of(sessions.offsets) * len(sessions.items) + sessions.values
-
-
-# Sources and features of a part of the log.
 
 
 class _Finder:

@@ -221,7 +221,6 @@ _KIND, _RATING, _PART = "(kind)", "(rating)", "(part)"  # of an event; -1 is the
 
 
 def _pairs(table: Table) -> Tensor:
-    """Return user and item as one number: int64 ``[n]``."""
     return table[_USER].values << 32 | table[_ITEM].values
 
 

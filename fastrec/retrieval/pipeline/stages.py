@@ -220,7 +220,6 @@ class MMR(Saved):
 
 
 def _bounds(session: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each session's lowest and highest score."""
     count = int(session.max()) + 1 if len(session) else 0
     low = torch.full((count,), torch.inf).scatter_reduce_(0, session, score, "amin")
     high = torch.full((count,), -torch.inf).scatter_reduce_(0, session, score, "amax")

@@ -77,9 +77,6 @@ def _tree_from_lightgbm(text: str, target: int) -> Tree:
     return Tree(*sides, np.concatenate([feature, pad]).astype(int), threshold, missing_left, value, target, derived)
 
 
-# Convert scikit-learn's trees: single ones, forests, and both kinds of gradient boosting.
-
-
 def forest_of_sklearn(model: Any, *, every_class: bool = False) -> Forest:
     """Convert the trees of a trained classifier or regressor with one target.
 

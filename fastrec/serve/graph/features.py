@@ -130,9 +130,6 @@ def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTenso
     return torch.where(missing, 0, GraphTensor.of(graph, code, torch.int64))
 
 
-# Sums, extremes and ranks within the lists of a graph's rows.
-
-
 class GraphGroups:
     """The lists of a graph's rows: ``codes`` ``[rows]`` are equal within a list; ``column`` names the lists' column."""
 

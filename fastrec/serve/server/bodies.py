@@ -102,9 +102,8 @@ def checked_columns(
     _check_names(spec, columns)
     if not columns.keys() >= spec.required:
         missing = next(i for i in spec.sent if i.required and i.name not in columns)
-        raise Refusal(
-            422, "the column is missing", column=missing.name, remedy=f"Send {wanted_value(missing)} for each row"
-        )
+        remedy = f"Send {wanted_value(missing)} for each row"
+        raise Refusal(422, "the column is missing", column=missing.name, remedy=remedy)
     made = RequestColumns(spec, columns, rows, convert)
     if spec.list is not None and spec.list in columns:
         made.lists, made.n_lists = _numbered(spec.list, as_list(columns[spec.list]), "a list")

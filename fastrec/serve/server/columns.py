@@ -260,9 +260,6 @@ def wanted_value(column: Input) -> str:
     return f"a time: ISO 8601 {zone}, or an integer in {column.unit}"
 
 
-# Lists of events beside the rows of a request → the matrices that a graph takes, and how many events each row has.
-
-
 def event_arrays(
     spec: Spec, sent: Mapping[str, Any], rows: int, convert: Callable[[Input, Any], np.ndarray]
 ) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 from starlette.responses import Response
 
-from fastrec._core.atomic import digests_below
+from fastrec._core.atomic import digests_below, task_in
 from fastrec._core.limits import ANSWER_ITEMS
 from fastrec.competition.next_items import SavedNextItems, is_next_item_run
 from fastrec.competition.predict import SavedRun
@@ -254,8 +254,6 @@ Answer: TypeAlias = "tuple[list[Best], dict[str, float]]"
 
 
 class _Model:
-    """A loaded model."""
-
     folder: Path
     spec: RecommendSpec
     items: Vocab | None = None  # where a session of known items costs more the first time than one of none
@@ -402,10 +400,7 @@ def _reads_times(model: Any) -> bool:
 
 
 def _is_net(folder: Path) -> bool:
-    try:
-        return json.loads((folder / "serving.json").read_bytes()).get("task") == TASK
-    except (OSError, ValueError, AttributeError):
-        return False
+    return task_in(folder / "serving.json") == TASK
 
 
 def _version(folder: Path) -> str:
