@@ -221,14 +221,14 @@ def counted_rows(made: Problem) -> np.ndarray:
 
 
 def owner_of_lists(made: Problem) -> str:
-    """Return the column by which lists that do not count belong to lists that do, such as the user."""
-    real, lists = counted_rows(made), codes_of(made.train[str(made.lists)])
+    """Return the column that says whose a list is, such as the user: one may have lists that count, and others."""
+    lists = codes_of(made.train[str(made.lists)])
     first = np.unique(lists, return_index=True)[1]
     for c in sorted((c for c in made.columns if c.name not in (made.lists, made.item)), key=lambda c: -c.distinct):
         column = made.train[c.name]
         if c.distinct > limits.FEW_CLASSES and (c.kind in ("category", "id") or pa.types.is_integer(column.type)):
             codes = codes_of(column)
-            if (codes == codes[first][lists]).all() and np.isin(codes, codes[real]).all():
+            if (codes == codes[first][lists]).all():
                 return c.name
     file, remedy = made.files.folder / made.files.names["train"], "Add it, as text or whole numbers"
     raise DataError("no column says whose the lists are that do not count", file=file, remedy=remedy)
