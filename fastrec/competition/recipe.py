@@ -6,6 +6,7 @@ import difflib
 import re
 import sys
 import traceback
+import warnings
 from abc import ABC
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from fastrec.competition.reading import CompetitionData, Reading, read_folder, with_row_numbers
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Target
@@ -290,10 +291,19 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         if near:
             problem = f"{type(recipe).__name__} has the attribute {name}, which no recipe knows"
             raise DataError(problem, file=file, remedy=f"Write {near[0]}, or _{name} for a helper")
-    for call in (recipe.features, lambda: recipe.models(bs=bs)):
+    for name in known:  # a text is a sequence, of letters
+        if getattr(base, name) == () and isinstance(value := getattr(recipe, name), str):
+            problem = f"{recipe.name}: {name} is text, and has to be a list"
+            raise DataError(problem, file=file, remedy=f"Write {name} = [{value!r}]")
+    code = getattr(type(recipe).models, "__code__", None)
+    own_models = base is Competition and code is not None and type(recipe).models is not base.models
+    if own_models and recipe.class_weight is not None and "class_weight" not in f"{code.co_names} {code.co_consts}":
+        problem = f"{recipe.name}: its models() does not use class_weight: all classes weigh alike"
+        warnings.warn(f"{problem}. Give the models class_weight=self.class_weight", DataWarning, stacklevel=2)
+    for of_models, call in ((False, recipe.features), (True, lambda: recipe.models(bs=bs))):
         # Other errors may come from data that are not read yet: they are raised when the result is used.
         try:
-            call()
+            made = call()
         except TypeError as error:
             frames = traceback.extract_tb(error.__traceback__)
             at = next((f for f in reversed(frames) if not f.filename.startswith((_PACKAGE, "<"))), None)
@@ -303,8 +313,33 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
             if at is not None and _WRONG_CALL.search(str(error)):
                 problem = f"{recipe.name}: line {at.lineno}: {error}"
                 raise DataError(problem, file=at.filename, remedy="Mend the call") from error
+            continue
         except Exception:
             continue
+        if base is Competition:
+            _refuse_result(recipe, made, file, of_models=of_models)
+
+
+def _refuse_result(recipe: Competition, made: Any, file: str | None, *, of_models: bool) -> None:
+    """Refuse a ``features()`` that returns no feature set, and a ``models()`` that returns other than estimators."""
+    from fastrec.estimators import Estimator
+    from fastrec.features import FeatureSet
+
+    if not of_models:
+        if made is not None and not isinstance(made, FeatureSet):
+            problem = f"{recipe.name}: features() returns a {type(made).__name__}"
+            raise DataError(problem, file=file, remedy="Return FeatureSet([…])")
+        return
+    if not isinstance(made, Sequence):
+        problem = f"{recipe.name}: models() returns {'nothing' if made is None else f'a {type(made).__name__}'}"
+        raise DataError(problem, file=file, remedy="Return a list of models")
+    for model in made:
+        if isinstance(model, type):
+            remedy = f'Write {model.__name__}("a name")'
+            raise DataError(f"{recipe.name}: models() returns the class {model.__name__}", file=file, remedy=remedy)
+        if not isinstance(model, Estimator):
+            problem = f"{recipe.name}: models() returns a {type(model).__name__}, which is no model of fastrec"
+            raise DataError(problem, file=file, remedy='Write SKModel("a name", …) around a scikit-learn estimator')
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,10 @@ def load_module(folder: str | Path, name: str) -> ModuleType:
     try:
         # The loader's cache would miss an edit of the same second and length.
         exec(compile(source, str(path), "exec"), vars(module))
+    except SyntaxError as error:
+        del sys.modules[module_name]
+        problem = f"line {error.lineno} is no Python ({error.msg})"
+        raise DataError(problem, file=error.filename or path, remedy="Correct it") from error
     except BaseException:
         del sys.modules[module_name]
         raise

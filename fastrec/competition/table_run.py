@@ -135,7 +135,9 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
 def check_columns(recipe: Competition, found: CompetitionData, data: Path) -> None:
     """Refuse columns that the recipe names and the rows lack (``MissingColumnError``), before features are computed."""
     targets = [recipe.target] if isinstance(recipe.target, str) else list(recipe.target or ())
+    either = {"drop": recipe.drop, "ids": recipe.ids}  # in one of both is enough
     needed = {"target": targets, "weight": [recipe.weight], "fold_key": [recipe.fold_key], "time": [recipe.time]}
+    needed |= either
     if recipe.task == "ranking":
         lists = {"list_column": [recipe.list_column], "item": [recipe.item]}
         needed = {**lists, "label": [recipe.label], **needed, "target": [], "last_of": [recipe.last_of]}
@@ -143,7 +145,9 @@ def check_columns(recipe: Competition, found: CompetitionData, data: Path) -> No
     files = table_files(data, recipe.reading.files) if usual else {}
     for split, rows in (("train", found.train), ("test", found.test)):
         for attribute, names in needed.items():
-            absent = next((n for n in names if n is not None and n not in rows), None) if rows is not None else None
+            there = set() if rows is None else {None, *rows.names}
+            there |= set() if attribute not in either or found.test is None else {*found.test.names}
+            absent = None if rows is None else next((n for n in names if n not in there), None)
             if absent is None or (split == "test" and attribute not in ("list_column", "item")):
                 continue
             features = recipe.features()

@@ -44,6 +44,8 @@ def choose_inputs(run: TableRun) -> None:
     if unused:
         more = f" and {len(unused) - 12} more" if len(unused) > 12 else ""
         run.stages.say(f"not learned from: {', '.join(unused[:12])}{more}")
+    if lacking := [n for n in unused if found.test is not None and n not in found.test]:
+        run.stages.say(f"the test rows lack {', '.join(lacking[:12])}")
     run.train = _as_rows(run, prepared.train, labelled=True)
     run.scorer.check(run.train.label)
     run.test = None if prepared.test is None else _as_rows(run, prepared.test, labelled=False)

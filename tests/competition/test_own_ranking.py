@@ -160,9 +160,9 @@ def test_a_column_that_is_misspelt_is_named_before_features(folder, tmp_path, fi
     assert listed == pd.read_csv(data / f"{file}.csv", nrows=0).columns.tolist()
     assert "features:" not in out
     if attribute == "label":
-        for target in ("boughtt", ["express", "boughtt"]):
-            table = type("Table", (Competition,), {"name": "table", "target": target})()
-            with pytest.raises(MissingColumnError, match=r"lack the recipe's target. Did you mean 'bo") as told:
+        for name, named in (("target", "boughtt"), ("target", ["express", "boughtt"]), ("drop", ["boughtt"])):
+            table = type("Table", (Competition,), {"name": "table", "target": "price", name: named})()
+            with pytest.raises(MissingColumnError, match=rf"lack the recipe's {name}. Did you mean 'bo") as told:
                 run_competition(table, data, tmp_path / "run", stages=Stages(quiet=True))
             assert (told.value.file, told.value.column) == (str(data / "train.csv"), "boughtt")
 

@@ -5,11 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from fastrec.competition import Competition, NextItemCompetition, StreamedCompetition, run_competition
 from fastrec.competition.recipe import check_recipe
 from fastrec.competition.run import load_competition
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import XGBModel
 from fastrec.features import CountEncode, FeatureSet
 
@@ -57,6 +58,12 @@ def made(kind: type[Competition], **attributes: object) -> Competition:
             made(Clicks, models=lambda _, bs: [XGBModel("xgb", "hist", 3)]),
             r"test_recipe_check.py'.*line \d+: XGBModel.*positional argument",
         ),
+        (made(Clicks, drop="city"), r"own: drop is text, and has to be a list. Write drop = \['city'\]"),
+        (made(Clicks, features=lambda _: [CountEncode("city")]), r"features\(\) returns a list. Return FeatureSet"),
+        (made(Clicks, models=lambda _, bs: None), r"models\(\) returns nothing. Return a list of models"),
+        (made(Clicks, models=lambda _, bs: XGBModel("xgb")), r"models\(\) returns a XGBModel. Return a list of models"),
+        (made(Clicks, models=lambda _, bs: [XGBModel]), r"returns the class XGBModel. Write XGBModel\("),
+        (made(Clicks, models=lambda _, bs: [LogisticRegression()]), "LogisticRegression, which is no.* Write SKModel"),
     ],
 )
 def test_a_mistake_is_named_before_the_data_are_read(recipe, message, tmp_path):
@@ -84,6 +91,16 @@ def test_helpers_and_data_that_are_not_read_yet_are_no_mistake():
         check_recipe(recipe, bs=None)
     check_recipe(Clicks(), bs=None)
     check_recipe(made(Clicks, features=lambda self: self.read_before), bs=None)  # only known when the data were read
+    own = {"models": lambda self, bs: [XGBModel("xgb", class_weight=self.class_weight)]}
+    check_recipe(made(Clicks, class_weight="balanced", **own), bs=None)
+    with pytest.warns(DataWarning, match=r"own: its models\(\) does not use class_weight"):
+        check_recipe(made(Clicks, class_weight="balanced"), bs=None)
+
+
+def test_a_line_that_is_no_python_is_named(tmp_path):
+    (tmp_path / "competition.py").write_text("import fastrec\nclass Own(\n")
+    with pytest.raises(DataError, match=r"competition.py': line 2 is no Python \('\(' was never closed\). Correct it"):
+        load_competition(tmp_path)
 
 
 @pytest.mark.parametrize("file", sorted(p.parent.name for p in ROOT.glob("*/competition.py")))
