@@ -299,7 +299,7 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     if made.asked.counted is not None and asked is None and not counted_rows(made).all():
         made.group = owner_of_lists(made)
         made.shared = [n for n in made.shared if n != made.group]
-        why = f"lists that do not count are of the same {made.group} as others"
+        why = f"lists that do not count may be of the same {made.group} as others"
         made.note("folds", "group", f"whole groups of {made.lists}, by {made.group}: {why}")
         return
     names = [*made.shared, *([asked] if asked is not None and asked not in made.shared else [])]

@@ -58,9 +58,6 @@ def unknown(data: Rows) -> Rows:
     return replace(data, label=None, weight=None)
 
 
-# What is predicted ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", SMALL)
 @pytest.mark.parametrize("task", TASKS)
 def test_learns_what_is_planted(task, model):
@@ -72,9 +69,6 @@ def test_learns_what_is_planted(task, model):
     if task == "regression":
         assert got.min() >= train.label.min()
         assert got.max() <= train.label.max()
-
-
-# How it learns -------------------------------------------------------------------------------------------------------
 
 
 def test_rows_to_report_on_change_nothing():
@@ -182,9 +176,6 @@ def test_any_number_of_rows_and_any_batch(n, bs):
     assert small("RealMLP", bs=bs).fit(data, seed=1).predict(data).isfinite().all()
 
 
-# Losses and heads, by hand -------------------------------------------------------------------------------------------
-
-
 def plain_loss(task: str, out: np.ndarray, y: np.ndarray, weight: np.ndarray, smoothing: float) -> float:
     """The mean over rows by weight, by SciPy's functions."""
     if task == "multiclass":
@@ -221,9 +212,6 @@ def test_a_tabm_averages_probabilities_of_its_task():
         net = TabM([], 1, 2, [2], k=2)
         net.wrap_loss(RowLoss(task, 2))
         assert net.combine == combine
-
-
-# RealMLP's training --------------------------------------------------------------------------------------------------
 
 
 def test_waves_of_the_rate_by_hand():
@@ -278,9 +266,6 @@ def test_amounts_have_a_recipe_of_their_own():
     assert len(shares) == 5
 
 
-# Refusals ------------------------------------------------------------------------------------------------------------
-
-
 def test_what_cannot_be_learnt_is_named():
     data = table("binary")
     with pytest.raises(DataError, match="one class only"):
@@ -291,9 +276,6 @@ def test_what_cannot_be_learnt_is_named():
             NetModel(**{"model": "TabularNet", **wrong})
     with pytest.raises(DataError, match="depth"):
         NetModel(options={"depth": 3}).fit(data)
-
-
-# The default ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_default_is_a_model_for_the_tables_width():
@@ -307,9 +289,6 @@ def test_the_default_is_a_model_for_the_tables_width():
         options = net._nets[0].architecture.options
         assert options["layers"] == [4]  # one's own over the recipe's
         assert model is not TabM or options["k"] == 8
-
-
-# Saving --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("task", "model"), [("binary", "RealMLP"), ("multiclass", "TabM")])
