@@ -65,7 +65,9 @@ TRUTH = TEST[["search", "product", "bought"]].sample(frac=1.0, random_state=0)
 
 
 def write(folder: Path, truth: pd.DataFrame | None = TRUTH, test: pd.DataFrame | None = None) -> Path:
-    return write_csv(folder, train=TRAIN, test=TEST.drop(columns="bought") if test is None else test, truth=truth)
+    return write_csv(
+        folder, train=TRAIN, test=TEST.drop(columns=["bought", "seen"]) if test is None else test, truth=truth
+    )
 
 
 def mean_reciprocal_rank(made: pd.DataFrame) -> float:
@@ -93,7 +95,7 @@ def folder(tmp_path_factory) -> Path:
     (root / "competitions" / "shop").mkdir(parents=True)
     (root / "competitions" / "shop" / "competition.py").write_text(RECIPE)
     out = done("run", root / "competitions" / "shop", "--data", write(root / "data"), "--out", root / "run")
-    assert "not learned from: product, seen\n" in out
+    assert "not learned from: product, seen\nthe test rows lack seen\n" in out
     return root
 
 

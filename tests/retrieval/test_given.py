@@ -217,8 +217,7 @@ def test_labels_that_count_are_in_no_column_and_others_in_none_of_their_own_part
 
 
 def test_answers_of_chance_stay_chance():
-    rng = np.random.default_rng(0)
-    users, items, others = 400, 40, 8
+    rng, users, items, others = np.random.default_rng(0), 400, 40, 8
     lists = pd.DataFrame({"who": np.repeat(np.arange(users), others)})
     lists["what"] = np.concatenate([rng.permutation(items)[:others] for _ in range(users)])
     lists["taken"] = (np.arange(len(lists)) % others == np.repeat(rng.integers(others, size=users), others)).astype(int)
