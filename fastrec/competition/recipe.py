@@ -291,15 +291,19 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         if near:
             problem = f"{type(recipe).__name__} has the attribute {name}, which no recipe knows"
             raise DataError(problem, file=file, remedy=f"Write {near[0]}, or _{name} for a helper")
-    for name in known:  # a text is a sequence, of letters
-        if getattr(base, name) == () and isinstance(value := getattr(recipe, name), str):
-            problem = f"{recipe.name}: {name} is text, and has to be a list"
-            raise DataError(problem, file=file, remedy=f"Write {name} = [{value!r}]")
-    code = getattr(type(recipe).models, "__code__", None)
-    own_models = base is Competition and code is not None and type(recipe).models is not base.models
-    if own_models and recipe.class_weight is not None and "class_weight" not in f"{code.co_names} {code.co_consts}":
-        problem = f"{recipe.name}: its models() does not use class_weight: all classes weigh alike"
-        warnings.warn(f"{problem}. Give the models class_weight=self.class_weight", DataWarning, stacklevel=2)
+    if base is Competition:
+        for name in ("also", "drop", "ids"):
+            if isinstance(value := getattr(recipe, name), str):
+                problem = f"{recipe.name}: {name} is text, and has to be a list"
+                raise DataError(problem, file=file, remedy=f"Write {name} = [{value!r}]")
+        for metric in recipe.also:
+            get_metric(metric)
+        models = type(recipe).models
+        code = None if models is base.models else getattr(models, "__code__", None)
+        if recipe.class_weight is not None and code is not None:
+            if "class_weight" not in f"{code.co_names} {code.co_consts}":
+                problem = f"{recipe.name}: its models() does not use class_weight: all classes weigh alike"
+                warnings.warn(f"{problem}. Give the models class_weight=self.class_weight", DataWarning, stacklevel=2)
     for of_models, call in ((False, recipe.features), (True, lambda: recipe.models(bs=bs))):
         # Other errors may come from data that are not read yet: they are raised when the result is used.
         try:

@@ -58,6 +58,7 @@ def made(kind: type[Competition], **attributes: object) -> Competition:
             made(Clicks, models=lambda _, bs: [XGBModel("xgb", "hist", 3)]),
             r"test_recipe_check.py'.*line \d+: XGBModel.*positional argument",
         ),
+        (made(Clicks, also=["accurcy"]), "there is no metric 'accurcy'"),
         (made(Clicks, drop="city"), r"own: drop is text, and has to be a list. Write drop = \['city'\]"),
         (made(Clicks, features=lambda _: [CountEncode("city")]), r"features\(\) returns a list. Return FeatureSet"),
         (made(Clicks, models=lambda _, bs: None), r"models\(\) returns nothing. Return a list of models"),

@@ -332,9 +332,6 @@ def test_bins_of_loaders_of_every_kind(frame, tmp_path):
     assert some == again
 
 
-# ModernNCA -----------------------------------------------------------------------------------------------------------
-
-
 def neighbours(y, n_cont=3, **options):
     """A net of the training rows ``batch(len(y), seed=5)``."""
     torch.manual_seed(0)
