@@ -300,10 +300,10 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
             get_metric(metric)
         models = type(recipe).models
         code = None if models is base.models else getattr(models, "__code__", None)
-        if recipe.class_weight is not None and code is not None:
-            if "class_weight" not in f"{code.co_names} {code.co_consts}":
-                problem = f"{recipe.name}: its models() does not use class_weight: all classes weigh alike"
-                warnings.warn(f"{problem}. Give the models class_weight=self.class_weight", DataWarning, stacklevel=2)
+        unused = code is not None and "class_weight" not in f"{code.co_names} {code.co_consts}"
+        if recipe.class_weight is not None and unused:
+            problem = f"{recipe.name}: its models() does not use class_weight: all classes weigh alike"
+            warnings.warn(f"{problem}. Give the models class_weight=self.class_weight", DataWarning, stacklevel=2)
     for of_models, call in ((False, recipe.features), (True, lambda: recipe.models(bs=bs))):
         # Other errors may come from data that are not read yet: they are raised when the result is used.
         try:
