@@ -31,7 +31,7 @@ class XMarket2022(Competition):
     item = "itemId"
     fold_key = "userId"
     list_column = "list"
-    counted = "counted"  # not the lists made by hiding an interaction
+    counted = "counted"  # not lists made by hiding an interaction, nor of users whose answers are events
     weight = "weight"
     submission = SubmissionForm(ids=("userId", "itemId"), values=("score",), sep="\t", max_items=100)
 
