@@ -53,32 +53,34 @@ def test_lists_are_those_of_the_run_file(market, few_filters):
     answers = dict(tsv(market / "valid_qrel.tsv")[["userId", "itemId"]].itertuples(index=False))
     held = dict(tsv(market / "test_qrel.tsv")[["userId", "itemId"]].itertuples(index=False))
     train, test = found.train.to_pandas(), found.test.to_pandas()
-    real = train[train.counted == 1]
+    real = train[train.weight == 1]
     assert lists_of(real) == {u: offered[u] for u in offered if u in answers}
     assert lists_of(test) == {u: offered[u] for u in offered if u in held}
     assert found.targets.to_pandas().userId.tolist() == [u for u in offered if u in held]
     assert (real.itemId == real.userId.map(answers)).equals(real.taken == 1)
     assert (found.truth.numpy() == (test.itemId == test.userId.map(held))).all()
-    assert (real.weight == 1).all()
+    assert (real.counted == (pd.factorize(real.userId)[0] % 2 == 0)).all()
     assert "taken" not in test
 
 
 def test_interactions_of_the_core_are_hidden(market, few_filters):
     train = read(market, device=CPU).train.to_pandas()
-    hidden = train[(train.counted == 0) & (train.taken == 1)]
+    hidden = train[(train.weight < 1) & (train.taken == 1)]
     core = pd.MultiIndex.from_frame(tsv(market / "train_5core.tsv")[["userId", "itemId"]])
     assert len(hidden) > 100
     assert pd.MultiIndex.from_frame(hidden[["userId", "itemId"]]).isin(core).all()
     assert (hidden.weight == 0.7).all()
+    assert not hidden.counted.any()
 
 
 def test_real_scores_are_learned_from_both_files_and_other_users_answers(market, copy, few_filters):
     found = read(market, device=CPU)
     both = pd.concat([tsv(market / n)[["userId", "itemId"]] for n in ("train.tsv", "train_5core.tsv")])
-    real = found.train.to_pandas().query("counted == 1")
-    answers, part = real[real.taken == 1], pd.Series(pd.factorize(real.userId)[0] % 5, real.index)
-    for i in range(5):
-        seen = pd.concat([both, answers.loc[part != i, ["userId", "itemId"]]])
+    real = found.train.to_pandas().query("weight == 1")
+    answers, at = real[real.taken == 1], pd.Series(pd.factorize(real.userId)[0], real.index)
+    part = (at // 2 % 5).where(at % 2 == 1, 5)
+    for i in range(6):
+        seen = pd.concat([both, answers.loc[(part != i) & (part != 5), ["userId", "itemId"]]])
         mine = real[part == i]
         expected = ItemKNN(shrink=5).fit(seen.userId, seen.itemId).score(mine.userId, mine.itemId)
         np.testing.assert_allclose(mine.knn, expected, rtol=1e-5, atol=1e-7)
@@ -93,7 +95,7 @@ def test_real_scores_are_learned_from_both_files_and_other_users_answers(market,
     own = qrel.userId.isin(real.userId[part == 2])
     qrel.loc[own, "itemId"] = [run[u].split(",")[0] for u in qrel.userId[own]]
     qrel.to_csv(copy / "valid_qrel.tsv", sep="\t", index=False)
-    other = read(copy, device=CPU).train.to_pandas().query("counted == 1")
+    other = read(copy, device=CPU).train.to_pandas().query("weight == 1")
     named = real.columns.drop("taken")
     pd.testing.assert_frame_equal(other.loc[part == 2, named], real.loc[part == 2, named])
     assert not other.taken.equals(real.taken)
@@ -110,7 +112,7 @@ def test_all_answers_known_leaves_no_test(copy, few_filters):
 def test_rows_are_the_first_lists(market, few_filters):
     train = read(market, device=CPU, rows=450).train.to_pandas()
     whole = read(market, device=CPU).train.to_pandas()
-    assert train.query("counted == 1").userId.unique().tolist() == whole.userId.unique().tolist()[:5]
+    assert train.query("weight == 1").userId.unique().tolist() == whole.userId.unique().tolist()[:5]
 
 
 def rewrite(path: Path, change) -> None:
