@@ -181,6 +181,7 @@ class QuickTrial:
             part = FeatureSet(features[i : i + 100])
             new = part.fit_transform(table)
             made |= {n: new[n] for n in part.outputs}
+        table = table.with_columns(made)
         residuals = (label - said)[drawn].reshape(len(drawn), -1)
         weight = None if self.rows.weight is None else self._scored(self.rows.weight)[drawn]
         gains, seen = dict.fromkeys(made, 0.0), [*columns, *made]
@@ -190,9 +191,7 @@ class QuickTrial:
         for residual in residuals.T[residuals.var(0).argsort(descending=True)]:
             if any(gains.values()) and time.monotonic() > ends:
                 break
-            rows = Rows(
-                table.with_columns(made), "regression", cats=[], conts=seen, label=residual, weight=weight, n_outputs=1
-            )
+            rows = Rows(table, "regression", cats=[], conts=seen, label=residual, weight=weight, n_outputs=1)
             if find_spec("lightgbm") is not None:
                 small = {"num_leaves": 15, "min_data_in_leaf": max(len(drawn) // 100, 20), "feature_fraction": 0.3}
                 model: LGBMModel | XGBModel = LGBMModel("left over", learning_rate=0.1, **small, **options)

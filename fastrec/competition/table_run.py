@@ -144,10 +144,10 @@ def check_columns(recipe: Competition, found: CompetitionData, data: Path) -> No
     usual = type(recipe).load is Competition.load  # a custom load's rows are in no single file
     files = table_files(data, recipe.reading.files) if usual else {}
     for split, rows in (("train", found.train), ("test", found.test)):
-        for attribute, names in needed.items():
-            there = set() if rows is None else {None, *rows.names}
-            there |= set() if attribute not in either or found.test is None else {*found.test.names}
-            absent = None if rows is None else next((n for n in names if n not in there), None)
+        for attribute, names in needed.items() if rows is not None else ():
+            there = {None, *rows.names}
+            there |= {*found.test.names} if attribute in either and found.test is not None else set()
+            absent = next((n for n in names if n not in there), None)
             if absent is None or (split == "test" and attribute not in ("list_column", "item")):
                 continue
             features = recipe.features()

@@ -180,10 +180,10 @@ def score_candidates(
     if rating is not None:
         added[_RATING] = (log[rating].number(), torch.full((len(taken),), torch.nan, dtype=torch.float64))
     log = Table({n: torch.cat(v) for n, v in added.items()})
-    parts, told_of = _parts(log, names, rating), log[_PART].values != _COUNTED
+    parts, usable = _parts(log, names, rating), log[_PART].values != _COUNTED
     rows_of = [(part_of == i).nonzero().squeeze(1) for i in part_of.unique()]
     by_part = [
-        _scores(log, parts, told_of & (log[_PART].values != part_of[rows[0]]), lists[0].take(rows)) for rows in rows_of
+        _scores(log, parts, usable & (log[_PART].values != part_of[rows[0]]), lists[0].take(rows)) for rows in rows_of
     ]
     back = torch.cat(rows_of).argsort()
     scored = [{n: torch.cat([one[n] for one in by_part])[back] for n in by_part[0]}]
@@ -204,7 +204,7 @@ def score_candidates(
     row_of = torch.from_numpy(np.unique(ids[item].coded().codes, return_index=True)[1])
     may = (log[_PART].values < 0) & (torch.isin(log[_KIND].values, torch.tensor(aims)) | (kind is None))
     for part in _hidden(lists[0], log.take(may), hide, seed, label):
-        scores = _scores(log, parts, told_of & ~torch.isin(_pairs(log), _pairs(part)), part)
+        scores = _scores(log, parts, usable & ~torch.isin(_pairs(log), _pairs(part)), part)
         # Places and distances are those in the whole list; 30 of 99 others teach as well as all do (XMarket).
         kept = sample_negatives(Table({"session": part[_LIST]}), part[label].number(), 30, seed=seed + hidden)
         hidden += len(part[_LIST].values.unique())
