@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import sys
 import traceback
@@ -11,6 +12,7 @@ from abc import ABC
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from numbers import Integral
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -272,7 +274,9 @@ _WRONG_CALL = re.compile(r"\(\) (got an? |got some |missing |takes )")
 
 
 def check_recipe(recipe: Any, *, bs: int | None) -> None:
-    """Refuse misspelt attributes, and generators or estimators with unknown arguments."""
+    """Refuse misspelt attributes, values of another type, and generators or estimators with unknown arguments."""
+    from fastrec.competition.forms.rows import SubmissionForm
+
     if not isinstance(recipe, Competition):
         remedy = f"Write {recipe.__name__}()" if isinstance(recipe, type) else "Give a Competition, or its folder"
         raise DataError(f"{recipe!r} is no recipe", remedy=remedy)
@@ -291,11 +295,18 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         if near:
             problem = f"{type(recipe).__name__} has the attribute {name}, which no recipe knows"
             raise DataError(problem, file=file, remedy=f"Write {near[0]}, or _{name} for a helper")
+    for name in sorted(own & known):
+        value = inspect.getattr_static(recipe, name)
+        if callable(getattr(base, name)) and not (callable(value) or hasattr(value, "__get__")):
+            remedy = f"Write def {name}(self), and return it"
+            raise DataError(f"{recipe.name}: {name} is {value!r}, and no method", file=file, remedy=remedy)
     if base is Competition:
-        for name in ("also", "drop", "ids"):
-            if isinstance(value := getattr(recipe, name), str):
-                problem = f"{recipe.name}: {name} is text, and has to be a list"
-                raise DataError(problem, file=file, remedy=f"Write {name} = [{value!r}]")
+        forms: dict[str, tuple[Any, str]] = dict.fromkeys(("also", "drop", "ids"), ((list, tuple), "a list of names"))
+        forms |= {"n_folds": (Integral, "a whole number"), "reading": (Reading, "Reading(…)")}
+        forms["submission"] = (SubmissionForm | None, "SubmissionForm(…)")
+        for name, (form, said) in forms.items():
+            if not isinstance(value := getattr(recipe, name), form):
+                raise DataError(f"{recipe.name}: {name} is {value!r}", file=file, remedy=f"Give {said}")
         for metric in recipe.also:
             get_metric(metric)
         models = type(recipe).models
@@ -304,7 +315,8 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         if recipe.class_weight is not None and unused:
             problem = f"{recipe.name}: its models() does not use class_weight: all classes weigh alike"
             warnings.warn(f"{problem}. Give the models class_weight=self.class_weight", DataWarning, stacklevel=2)
-    for of_models, call in ((False, recipe.features), (True, lambda: recipe.models(bs=bs))):
+    calls = {"features": recipe.features, "models": lambda: recipe.models(bs=bs), "stack": recipe.stack}
+    for name, call in calls.items():
         # Other errors may come from data that are not read yet: they are raised when the result is used.
         try:
             made = call()
@@ -321,29 +333,42 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         except Exception:
             continue
         if base is Competition:
-            _refuse_result(recipe, made, file, of_models=of_models)
+            _refuse_result(recipe, name, made, file)
 
 
-def _refuse_result(recipe: Competition, made: Any, file: str | None, *, of_models: bool) -> None:
-    """Refuse a ``features()`` that returns no feature set, and a ``models()`` that returns other than estimators."""
+def _refuse_result(recipe: Competition, name: str, made: Any, file: str | None) -> None:
+    """Refuse a method's result of another type, and generators that could not be saved after the training."""
     from fastrec.estimators import Estimator
     from fastrec.features import FeatureSet
+    from fastrec.features._engine.saving import function_name
+    from fastrec.stacking import Stack
 
-    if not of_models:
-        if made is not None and not isinstance(made, FeatureSet):
-            problem = f"{recipe.name}: features() returns a {type(made).__name__}"
-            raise DataError(problem, file=file, remedy="Return FeatureSet([…])")
+    wanted, remedy = {
+        "features": (FeatureSet, "Return FeatureSet([…])"),
+        "models": (Sequence, "Return a list of models"),
+        "stack": (Stack, "Return Stack(…)"),
+    }[name]
+    if name == "features" and made is None:
+        if type(recipe).features is not Competition.features:
+            problem = f"{recipe.name}: features() returns nothing, so that models have the files' columns alone"
+            warnings.warn(f"{problem}. Return FeatureSet([…]), or leave features() out", DataWarning, stacklevel=3)
         return
-    if not isinstance(made, Sequence):
-        problem = f"{recipe.name}: models() returns {'nothing' if made is None else f'a {type(made).__name__}'}"
-        raise DataError(problem, file=file, remedy="Return a list of models")
-    for model in made:
+    if not isinstance(made, wanted):
+        problem = f"{recipe.name}: {name}() returns {'nothing' if made is None else f'a {type(made).__name__}'}"
+        raise DataError(problem, file=file, remedy=remedy)
+    for model in made if name == "models" else ():
         if isinstance(model, type):
             remedy = f'Write {model.__name__}("a name")'
             raise DataError(f"{recipe.name}: models() returns the class {model.__name__}", file=file, remedy=remedy)
         if not isinstance(model, Estimator):
             problem = f"{recipe.name}: models() returns a {type(model).__name__}, which is no model of fastrec"
             raise DataError(problem, file=file, remedy='Write SKModel("a name", …) around a scikit-learn estimator')
+    for step in made.steps if name == "features" else ():
+        if hasattr(step, "function"):
+            try:
+                function_name(step)
+            except DataError as error:
+                raise error.of_file(file) from None
 
 
 @dataclass(frozen=True)

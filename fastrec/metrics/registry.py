@@ -155,7 +155,7 @@ def as_metric(
         The ``Metric``; without a function, a decorator that makes one.
 
     Raises:
-        DataError: an unknown ``wants`` or task, or no name.
+        DataError: an unknown ``wants`` or task, no name, or a function of other arguments.
     """
     choice(wants, "wants", WANTS)
     for task in tasks:
@@ -178,12 +178,19 @@ class OwnFunction:
     def __init__(self, function: Callable[..., Any] | None, name: str) -> None:
         self.function, self.name = function, name
         try:
-            parameters = {} if function is None else dict(inspect.signature(function).parameters)
+            signature = None if function is None else inspect.signature(function)
         except ValueError:  # a function written in C may lack a signature
-            parameters = {}
+            signature = None
+        parameters = {} if signature is None else signature.parameters
         any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self.takes = {n for n in ("groups", "weight") if any_name or n in parameters}
         self.needs_groups = "groups" in parameters and parameters["groups"].default is inspect.Parameter.empty
+        try:
+            if signature is not None:
+                signature.bind(None, None, **dict.fromkeys(self.takes))
+        except TypeError as error:
+            remedy = "Let it take y and prediction, and groups and weight if it uses them"
+            raise DataError(f"the metric {name} cannot be called ({error})", remedy=remedy) from error
 
     def __call__(self, y: Tensor, p: Tensor, *, groups: Any, weight: Tensor | None) -> float:
         """Call the function."""

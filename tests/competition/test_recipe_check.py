@@ -12,7 +12,7 @@ from fastrec.competition.recipe import check_recipe
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import XGBModel
-from fastrec.features import CountEncode, FeatureSet
+from fastrec.features import CountEncode, FeatureSet, feature
 
 ROOT = Path(__file__).resolve().parents[2] / "competitions"
 
@@ -59,7 +59,12 @@ def made(kind: type[Competition], **attributes: object) -> Competition:
             r"test_recipe_check.py'.*line \d+: XGBModel.*positional argument",
         ),
         (made(Clicks, also=["accurcy"]), "there is no metric 'accurcy'"),
-        (made(Clicks, drop="city"), r"own: drop is text, and has to be a list. Write drop = \['city'\]"),
+        (made(Clicks, drop="city"), r"own: drop is 'city'. Give a list of names"),
+        (made(Clicks, n_folds="3"), r"own: n_folds is '3'. Give a whole number"),
+        (made(Clicks, submission=("id", "clicked")), r"own: submission is \('id', .*. Give SubmissionForm\("),
+        (made(Clicks, stack="greedy"), r"own: stack is 'greedy', and no method. Write def stack\(self\)"),
+        (made(Clicks, stack=lambda _: "greedy"), r"stack\(\) returns a str. Return Stack"),
+        (made(Clicks, features=lambda _: FeatureSet([feature(inputs="c", outputs="n")(len)])), "found again.* top of"),
         (made(Clicks, features=lambda _: [CountEncode("city")]), r"features\(\) returns a list. Return FeatureSet"),
         (made(Clicks, models=lambda _, bs: None), r"models\(\) returns nothing. Return a list of models"),
         (made(Clicks, models=lambda _, bs: XGBModel("xgb")), r"models\(\) returns a XGBModel. Return a list of models"),
@@ -94,6 +99,8 @@ def test_helpers_and_data_that_are_not_read_yet_are_no_mistake():
     check_recipe(made(Clicks, features=lambda self: self.read_before), bs=None)  # only known when the data were read
     own = {"models": lambda self, bs: [XGBModel("xgb", class_weight=self.class_weight)]}
     check_recipe(made(Clicks, class_weight="balanced", **own), bs=None)
+    with pytest.warns(DataWarning, match=r"own: features\(\) returns nothing.* Return FeatureSet"):
+        check_recipe(made(Clicks, features=lambda _: None), bs=None)
     with pytest.warns(DataWarning, match=r"own: its models\(\) does not use class_weight"):
         check_recipe(made(Clicks, class_weight="balanced"), bs=None)
 

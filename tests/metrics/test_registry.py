@@ -344,6 +344,7 @@ def test_a_function_of_ones_own():
     refused(DataError, "has no name", lambda: m.as_metric(lambda y, p: 0, greater_is_better=True))
     refused(DataError, "wants='logits'", lambda: m.as_metric(plain, greater_is_better=True, wants="logits"))
     refused(DataError, "task='rank'", lambda: m.as_metric(plain, greater_is_better=True, tasks=["rank"]))
+    refused(DataError, "called .*'k'", lambda: m.as_metric(lambda y, p, k: 0, greater_is_better=True, name="k"))
 
 
 # The registry's metrics while XGBoost, LightGBM and CatBoost train: their last value is that of their predictions
