@@ -55,6 +55,18 @@ def set_threads(threads_stay):
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module", params=["as few rows", "as many rows"])
+def few_or_many(request: pytest.FixtureRequest):
+    """Take tables of all sizes as small ones, of which pairs are compared, or as large ones, which are sorted."""
+    from fastrec._core import limits  # after the stand-in is loaded
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "REQUEST_ROWS", 1 << 40 if request.param == "as few rows" else -1)
+        if request.param == "as many rows":
+            patch.setattr(limits, "PAIRED_ROWS", -1)
+        yield
+
+
 class FrameLibrary:
     """One dataframe library: builds a frame from a dict of Python lists, and reads one back."""
 

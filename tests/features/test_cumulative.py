@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrec._core import limits
 from fastrec.features import CumCount, CumStat, JaccardToHistory, LastKnown
 from fastrec.segments.groups import running_sum
 from tests.features.frames import of_rows, plain
@@ -22,17 +21,7 @@ rows = st.lists(
     max_size=20,
 )
 
-
-@pytest.fixture(autouse=True, scope="module", params=["of a request", "of many rows"])
-def way(request):
-    """Of few rows all pairs are compared, many are sorted."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "of many rows":
-            patch.setattr(limits, "PAIRED_ROWS", -1)
-            patch.setattr(limits, "REQUEST_ROWS", -1)
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("few_or_many")
 frame_of = partial(of_rows, g="Int64", t="int64", x="float64")
 
 

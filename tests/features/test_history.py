@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrec._core import limits
 from fastrec.features import FeatureSet, History, LastAction, TimeSince
 from tests.features.frames import of_rows, plain
 
@@ -23,16 +22,7 @@ events = st.lists(
     max_size=15,
 )
 
-
-@pytest.fixture(autouse=True, scope="module", params=["of a request", "of many rows"])
-def way(request):
-    """A request's generators share what they sort; events of many rows that do not count are left out first."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "of many rows":
-            patch.setattr(limits, "REQUEST_ROWS", -1)
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("few_or_many")
 frame_of = partial(of_rows, u="Int64", i=object, t="int64", s="int64", k=object, w="float64")
 
 

@@ -29,6 +29,7 @@ from fastrec.segments import (
 from fastrec.segments.groups import rank_small_groups
 from fastrec.segments.windows import keys_before
 
+pytestmark = pytest.mark.usefixtures("few_or_many")
 HERE = resolve_device()
 LOW, HIGH = -(2**63), 2**63 - 1
 some = settings(max_examples=60, deadline=None)
