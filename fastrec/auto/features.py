@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from typing import Literal
 
@@ -226,9 +226,9 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             trial.time_limit = (ends - time.monotonic()) / (trial.n_folds * (len(ideas) - i + 2))
         known = set(map(repr, trial.base))  # ideas share what they are made from
         try:  # a table of ids whose features have one value each leaves nothing to learn from
-            if features := [f for f in make(problem, trial) if repr(f) not in known]:
-                # Of 20 random targets 5 gained one error by arithmetic, 3 gained two.
-                note(trial.family(name, features, times=2.0 if make is _arithmetic else 1.0))
+            found, *nested = make(problem, trial) if make is _arithmetic else [make(problem, trial)]
+            if features := [f for f in found if repr(f) not in known]:
+                note(trial.family(name, features, nested=nested))
                 took = time.monotonic() - began
         except FastrecError as error:
             say(f"{name}: not kept ({error.problem})")
@@ -292,7 +292,7 @@ def _searched(
     return [TargetEncode(kept, problem.target[0], smooth=20, **trial.target_options)] if kept else []
 
 
-def _arithmetic(problem: Problem, trial: QuickTrial) -> list[Feature]:
+def _arithmetic(problem: Problem, trial: QuickTrial) -> list[list[Feature]]:
     """Return sums, differences, products and quotients of two numbers that tell what the trial's model has not found.
 
     Quick trees learn the residuals of its cross-fitted predictions from the numbers and from their pairs; the pairs of
@@ -310,19 +310,23 @@ def _arithmetic(problem: Problem, trial: QuickTrial) -> list[Feature]:
     pairs = [Combine(a, how, b) for a, b in two for how in signs] + [Combine(b, "/", a) for a, b in two]
     pairs = [f for f in pairs if f.outputs[0] not in trial.table]  # a column may have a pair's name
     if not pairs:
-        return []
-    gains, values = trial.left_over(pairs, [n for n in numbers if any(n in ab for ab in two)])
-    kept: list[Feature] = []
-    ranks = []
-    for feature in sorted(pairs, key=lambda f: -gains[f.outputs[0]]):
-        if len(kept) == limits.ARITHMETIC_KEPT or not gains[feature.outputs[0]]:
-            break
-        own = rankdata(np.nan_to_num(values[feature.outputs[0]]))
-        # One that is equal in all rows orders nothing.
-        if own.std() > 0 and not any(np.corrcoef(own, other)[0, 1] ** 2 > limits.ALIKE_R2 for other in ranks):
-            kept.append(feature)
-            ranks.append(own)
-    return kept
+        return [[]]
+    found, values = trial.left_over(pairs, [n for n in numbers if any(n in ab for ab in two)])
+    place = cache(lambda name: rankdata(np.nan_to_num(values[name])))
+
+    def best(gains: dict[str, float]) -> list[Feature]:
+        kept: list[Feature] = []
+        for feature in sorted(pairs, key=lambda f: -gains[f.outputs[0]]):
+            name = feature.outputs[0]
+            if len(kept) == limits.ARITHMETIC_KEPT or not gains[name]:
+                break
+            own, others = place(name), [place(f.outputs[0]) for f in kept]
+            # One that is equal in all rows orders nothing.
+            if own.std() > 0 and not any(np.corrcoef(own, other)[0, 1] ** 2 > limits.ALIKE_R2 for other in others):
+                kept.append(feature)
+        return kept
+
+    return [best(gains) for gains in found]
 
 
 def _row_stats(problem: Problem, trial: QuickTrial) -> list[Feature]:

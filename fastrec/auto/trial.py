@@ -162,20 +162,19 @@ class QuickTrial:
 
     def left_over(
         self, features: Sequence[Feature], columns: Sequence[str]
-    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    ) -> tuple[list[dict[str, float]], dict[str, np.ndarray]]:
         """Return row-wise features' gains in quick trees of the model's residuals, and their values, float64 ``[n]``.
 
-        ``columns``: numbers that the trees see, too: a feature that repeats them gains nothing. Several classes are
-        learned one after the other while there is time, the one with the largest errors first; at most
-        ``limits.LEFT_OVER_ROWS`` rows are used.
+        The first gains are those of all rows, the others those of the rows outside each fold. ``columns``: numbers that
+        the trees see, too: a feature that repeats them gains nothing. Several classes are learned one after the other
+        while there is time, the one with the largest errors first; at most ``limits.LEFT_OVER_ROWS`` rows are used.
         """
         said, _ = self._base_score()
         label = self._scored(self.rows.label)
-        table = self.table.take(self.scored.nonzero().squeeze(1))
         if said.ndim == 2:
             label = torch.nn.functional.one_hot(label.long(), said.shape[1]).double()
-        drawn = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))[: limits.LEFT_OVER_ROWS]
-        table = table.take(drawn)
+        drawn = torch.randperm(len(said), generator=torch.Generator().manual_seed(0))[: limits.LEFT_OVER_ROWS]
+        table = self.table.take(self.scored.nonzero().squeeze(1)[drawn])
         made: dict[str, Any] = {}
         for i in range(0, len(features), 100):  # the time of a set grows with the square of its generators
             part = FeatureSet(features[i : i + 100])
@@ -184,24 +183,32 @@ class QuickTrial:
         table = table.with_columns(made)
         residuals = (label - said)[drawn].reshape(len(drawn), -1)
         weight = None if self.rows.weight is None else self._scored(self.rows.weight)[drawn]
-        gains, seen = dict.fromkeys(made, 0.0), [*columns, *made]
+        seen, fold = [*columns, *made], self._scored(self.folds.codes)[drawn]
         rounds = max(limits.LEFT_OVER_ROUNDS // residuals.shape[1], 10)
         options: dict[str, Any] = {"rounds": rounds, "early_stopping_rounds": None}
         ends = time.monotonic() + limits.LEFT_OVER_TIME * self.seconds
-        for residual in residuals.T[residuals.var(0).argsort(descending=True)]:
-            if any(gains.values()) and time.monotonic() > ends:
-                break
-            rows = Rows(table, "regression", cats=[], conts=seen, label=residual, weight=weight, n_outputs=1)
-            if find_spec("lightgbm") is not None:
-                small = {"num_leaves": 15, "min_data_in_leaf": max(len(drawn) // 100, 20), "feature_fraction": 0.3}
-                model: LGBMModel | XGBModel = LGBMModel("left over", learning_rate=0.1, **small, **options)
-            else:
-                model = XGBModel("left over", eta=0.1, max_depth=4, colsample_bytree=0.3, **options)
-            model.time_limit = max(ends - time.monotonic(), limits.LEAST_FIT_SECONDS)
-            for name, gain in model.fit(rows, None, seed=0).trace.importance.items():
-                if name in gains:
-                    gains[name] += gain
-        return gains, {n: column.number(torch.float64).cpu().numpy() for n, column in made.items()}
+        found = []
+        for k in range(-1, len(self.folds)):
+            gains, taught = dict.fromkeys(made, 0.0), (fold != k).nonzero().squeeze(1)
+            share = time.monotonic() + (ends - time.monotonic()) / (len(self.folds) - k)
+            part, small = table.take(taught), {"num_leaves": 15, "feature_fraction": 0.3}
+            small["min_data_in_leaf"] = max(len(taught) // 100, 20)
+            own = residuals[taught]
+            for residual in own.T[own.var(0).argsort(descending=True)] if len(taught) else ():
+                if any(gains.values()) and time.monotonic() > share:
+                    break
+                w = None if weight is None else weight[taught]
+                rows = Rows(part, "regression", cats=[], conts=seen, label=residual, weight=w, n_outputs=1)
+                if find_spec("lightgbm") is not None:
+                    model: LGBMModel | XGBModel = LGBMModel("left over", learning_rate=0.1, **small, **options)
+                else:
+                    model = XGBModel("left over", eta=0.1, max_depth=4, colsample_bytree=0.3, **options)
+                model.time_limit = max(share - time.monotonic(), limits.LEAST_FIT_SECONDS)
+                for name, gain in model.fit(rows, None, seed=0).trace.importance.items():
+                    if name in gains:
+                        gains[name] += gain
+            found.append(gains)
+        return found, {n: column.number(torch.float64).cpu().numpy() for n, column in made.items()}
 
     def _base_score(self) -> tuple[torch.Tensor, float]:
         if self._score is None:
@@ -209,19 +216,29 @@ class QuickTrial:
         return self._score
 
     def family(
-        self, name: str, features: list[Feature], columns: Sequence[ColumnInfo] = (), *, times: float = 1.0
+        self,
+        name: str,
+        features: list[Feature],
+        columns: Sequence[ColumnInfo] = (),
+        *,
+        times: float = 1.0,
+        nested: Sequence[Sequence[Feature]] = (),
     ) -> Family:
-        """Try features, or further columns; if the score gains more than ``times`` its error, they join the base."""
+        """Try features, or further columns; if the score gains more than ``times`` its error, they join the base.
+
+        ``nested``: what is tried in their place in each fold, if features were found by the targets of all rows.
+        """
         before, _ = self._base_score()
         own = self.cats, self.conts
         self.cats = [*self.cats, *(c.name for c in columns if c.kind == "category")]
         self.conts = [*self.conts, *(c.name for c in columns if c.kind == "number")]
-        after, new = self._cross_fitted([*self.base, *features])
+        after, new = self._cross_fitted(*[[*self.base, *found] for found in nested or [features]])
         label, groups = self._scored(self.rows.label), self._scored(self.rows.groups)
         gain, error = self.gain(label, after, before, groups)
         kept = is_worth(gain, error, times)
         if kept:
-            self.base, self._score = [*self.base, *features], (after, new)
+            self.base = [*self.base, *features]
+            self._score = None if nested else (after, new)
         else:
             self.cats, self.conts = own
         return Family(name, features, gain, error, kept)
@@ -258,26 +275,30 @@ class QuickTrial:
             columns |= {"label": self.target.encode(table), "n_outputs": self.target.n_outputs}
         return Rows(table, self.problem.task, **columns)
 
-    def _parts(self, features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
-        if not features:
-            for outside, inside in self.folds:
-                yield self._rows(self.table.take(outside), []), self._rows(self.table.take(inside), [])
-            return
-        made = FeatureSet(list(features), key=feature_key(self.problem))
-        only = range(1, len(self.folds) + 1)
-        for train, valid in made.cross_fit(self.table, self.folds.codes + 1, tables=self.tables, only=only):
-            outputs = [n for n in made.outputs if train[n].plain().kind == "number"]
-            yield self._rows(train, outputs), self._rows(valid, outputs)
+    def _parts(self, *features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
+        """Iterate over the folds with features, the same in all, or others in each."""
+        numbers = list(range(1, len(self.folds) + 1))
+        for found, only in (
+            [(features[0], numbers)] if len(features) == 1 else zip(features, [[n] for n in numbers], strict=True)
+        ):
+            if not found:
+                for outside, inside in [list(self.folds)[n - 1] for n in only]:
+                    yield self._rows(self.table.take(outside), []), self._rows(self.table.take(inside), [])
+                continue
+            made = FeatureSet(list(found), key=feature_key(self.problem))
+            for train, valid in made.cross_fit(self.table, self.folds.codes + 1, tables=self.tables, only=only):
+                outputs = [n for n in made.outputs if train[n].plain().kind == "number"]
+                yield self._rows(train, outputs), self._rows(valid, outputs)
 
-    def _cross_fitted(self, features: Sequence[Feature]) -> tuple[torch.Tensor, float]:
-        known = bool(features or self.cats or self.conts)  # else all rows are alike
+    def _cross_fitted(self, *features: Sequence[Feature]) -> tuple[torch.Tensor, float]:
+        known = bool(any(features) or self.cats or self.conts)  # else all rows are alike
         oof = None if known else torch.zeros(len(self.table), dtype=torch.float64)
         # It learns all it can: with a weak model every encoding looks like a gain.
         kind, rate = (LGBMModel, "learning_rate") if find_spec("lightgbm") is not None else (XGBModel, "eta")
         judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
         judge.regrows = False
         judge.suit(self.metric.name)
-        for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True) if known else ():
+        for (_, inside), (train, valid) in zip(self.folds, self._parts(*features), strict=True) if known else ():
             model = judge.fresh()
             model.time_limit = self.time_limit
             began = time.monotonic()

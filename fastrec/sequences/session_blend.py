@@ -141,31 +141,41 @@ class SessionBlend(SessionModel):
         return None if there else PopularItems()
 
     def _weigh(self, codes: Tensor, scores: Tensor, target: Tensor) -> None:
-        """Choose the weights with the best NDCG; never worse than the best single model.
+        """Choose the weights with the best NDCG, and score weights that were chosen on other events.
 
         A few items per session suffice to try many weights: ``codes`` are int64 ``[n, c]``, ascending (an item may be
         there twice), ``scores`` of each model float32 ``[n, c, models]``, and ``target`` the right items, ``[n]``.
         """
-        ranks = partial(_ranks, codes, scores, target, k=self.k)
-
-        def ndcg(weights: list[float]) -> float:
-            return mean_gains(ranks(weights), self.k)[f"ndcg@{self.k}"]
-
         names = range(len(self.models))
-        alone = max(([float(i == j) for i in names] for j in names), key=ndcg)
-        found = [alone]
-        # Even weights alone end in a local optimum: MovieLens-1M's blend reached .179, its net .194.
-        for weights in ([1.0] * len(names), [w or 0.1 for w in alone]):
-            for _ in range(3):
-                before = weights
-                for place in names[:0:-1]:  # the first model's stays: only ratios count
-                    tried = [[*weights[:place], weights[place] * s, *weights[place + 1 :]] for s in _STEPS]
-                    weights = max(tried, key=ndcg)
-                if weights == before:
-                    break
-            found.append(weights)
-        self.weights = max(found[::-1], key=ndcg)
-        self.held["blend"] = ranks(self.weights)
+
+        def chosen(rows: Tensor) -> list[float]:
+            ranks = partial(_ranks, codes[rows], scores[rows], target[rows], k=self.k)
+
+            def ndcg(weights: list[float]) -> float:
+                return mean_gains(ranks(weights), self.k)[f"ndcg@{self.k}"]
+
+            alone = max(([float(i == j) for i in names] for j in names), key=ndcg)
+            found = [alone]
+            # Even weights alone end in a local optimum: MovieLens-1M's blend reached .179, its net .194.
+            for weights in ([1.0] * len(names), [w or 0.1 for w in alone]):
+                for _ in range(3):
+                    before = weights
+                    for place in names[:0:-1]:  # the first model's stays: only ratios count
+                        tried = [[*weights[:place], weights[place] * s, *weights[place + 1 :]] for s in _STEPS]
+                        weights = max(tried, key=ndcg)
+                    if weights == before:
+                        break
+                found.append(weights)
+            return max(found[::-1], key=ndcg)
+
+        rows = torch.arange(len(target))
+        self.weights = chosen(rows)
+        # Each half is scored by the weights of the other: those of its own would fit its chance.
+        first, second = rows.tensor_split(2)
+        halves = [
+            _ranks(codes[b], scores[b], target[b], chosen(a), k=self.k) for a, b in ((second, first), (first, second))
+        ]
+        self.held["blend"] = torch.cat(halves)
         self.valid["blend"] = mean_gains(self.held["blend"], self.k)
 
     def _best_of_each(self, sessions: SessionFrame) -> tuple[Tensor, Tensor, list[Tensor]]:

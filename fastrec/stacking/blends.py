@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 import xgboost as xgb
+from scipy.optimize import minimize
 from sklearn.isotonic import IsotonicRegression
 
 from fastrec._core import limits
@@ -139,7 +140,7 @@ def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[s
 class LinearBlend(Ranker):
     """A weighted sum of the base models' in-list log-softmax.
 
-    The weights maximise the likelihood of the clicks (conditional logit), with a ridge penalty.
+    The weights, all ≥ 0, maximise the likelihood of the clicks (conditional logit), with a ridge penalty.
 
     Args:
         models: the base models' names.
@@ -166,21 +167,16 @@ class LinearBlend(Ranker):
         size = int(codes.max()) + 1 if len(codes) else 0
         share = y / segment_sum(y, codes, size)[codes]
         share = share if train.weight is None else share * train.weight
-        weights = torch.full((len(self.models),), 1 / len(self.models), dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.LBFGS([weights], max_iter=50, line_search_fn="strong_wolfe")
 
-        def loss() -> torch.Tensor:
-            optimizer.zero_grad()
+        def loss(weights: torch.Tensor) -> torch.Tensor:
             score = x @ weights
             # Subtract the maximum, because the softmax of large scores overflows.
             top = segment_max(score.detach(), codes, size)[codes]
             total = torch.zeros(size, dtype=torch.float64).index_add(0, codes, (score - top).exp())
-            value = -(share * (score - top - total.log()[codes])).sum() + self.ridge * (weights**2).sum()
-            value.backward()
-            return value
+            return -(share * (score - top - total.log()[codes])).sum() + self.ridge * (weights**2).sum()
 
-        optimizer.step(loss)
-        self.weights = weights.detach()
+        models = len(self.models)
+        self.weights = minimum(loss, torch.full((models,), 1 / models, dtype=torch.float64), models)
         self.trace = Trace(importance={m: float(w) for m, w in zip(self.models, self.weights, strict=True)})
         return self
 
@@ -230,10 +226,28 @@ class BoostedBlend(Ranker):
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
 
 
+def minimum(loss: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, weights: int) -> torch.Tensor:
+    """Minimise a smooth function of numbers, float64 ``[m]``, of which the first ``weights`` are not negative.
+
+    A fold's rows are in the training rows of the models that predict the other folds: where its labels are high, its
+    own predictions are low. A blend with negative weights would learn to tell the labels from that.
+    """
+
+    def value(x: np.ndarray) -> tuple[float, np.ndarray]:
+        numbers = torch.from_numpy(x.copy()).requires_grad_()
+        found = loss(numbers)
+        found.backward()
+        return float(found.detach()), numbers.grad.numpy()
+
+    bounds = [(0, None)] * weights + [(None, None)] * (len(start) - weights)
+    found = minimize(value, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9})
+    return torch.from_numpy(found.x)
+
+
 def ridge_regression(
     x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit least squares with an unpenalised intercept; x and y are scaled by the standard deviation of y.
+    """Fit least squares with weights ≥ 0 and an unpenalised intercept, in standard deviations of y.
 
     ``w``: row weights; ``ridge``: penalty on squares. Returns coefficients ``[m]`` and the intercept, a scalar.
     """
@@ -244,65 +258,44 @@ def ridge_regression(
     unit = (w @ y.square()) / total
     unit = torch.where(unit > 0, unit, 1.0)
     gram = (x * w[:, None]).T @ x / unit + ridge * torch.eye(x.shape[1], dtype=x.dtype)
-    # For a singular system, lstsq returns the smallest coefficients: without a ridge, equal models share the weight.
-    coefficients = torch.linalg.lstsq(gram, (x.T @ (w * y) / unit)[:, None], driver="gelsd").solution[:, 0]
+    aim, m = x.T @ (w * y) / unit, x.shape[1]
+    # It starts from equal weights: without a ridge, equal models share the weight.
+    coefficients = minimum(lambda b: b @ gram @ b / 2 - aim @ b, torch.full((m,), 1 / m, dtype=x.dtype), m)
     return coefficients, mean_y - mean_x @ coefficients
 
 
 def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit a logistic regression with an unpenalised intercept by Newton's method; steps that overshoot are halved.
+    """Fit a logistic regression with weights ≥ 0 and an unpenalised intercept.
 
     ``w``: row weights; ``ridge``: penalty on squares. Returns coefficients ``[m]`` and the intercept, a scalar.
     """
-    a = torch.cat([x, x.new_ones(len(x), 1)], 1)
-    penalty = torch.full((a.shape[1],), 2 * ridge, dtype=a.dtype)
-    penalty[-1] = 1e-9  # the intercept is nearly free, but stays finite if there is only one class
-    coefficients = torch.zeros(a.shape[1], dtype=a.dtype)
 
     def loss(b: torch.Tensor) -> torch.Tensor:
-        z = a @ b
-        return w @ (torch.nn.functional.softplus(z) - y * z) + (penalty * b.square()).sum() / 2
+        z = x @ b[:-1] + b[-1]
+        # The intercept is nearly free, but stays finite if there is only one class.
+        penalty = ridge * b[:-1].square().sum() + 1e-9 * b[-1].square()
+        return (w @ (torch.nn.functional.softplus(z) - y * z) + penalty) / len(x)
 
-    value = loss(coefficients)
-    # At most 50 steps; they stop earlier once the loss no longer falls.
-    for _ in range(50):
-        p = (a @ coefficients).sigmoid()
-        gradient = a.T @ (w * (p - y)) + penalty * coefficients
-        step = torch.linalg.solve((a * (w * p * (1 - p))[:, None]).T @ a + torch.diag(penalty + 1e-9), gradient)
-        size = 1.0
-        while (tried := loss(coefficients - size * step)) > value and size > 1e-6:
-            size /= 2
-        if not tried < value:
-            break  # no step reduces the loss any more
-        coefficients, value = coefficients - size * step, tried
-        if float(step.abs().max()) < 1e-10:
-            break
-    return coefficients[:-1], coefficients[-1]
+    found = minimum(loss, torch.zeros(x.shape[1] + 1, dtype=x.dtype), x.shape[1])
+    return found[:-1], found[-1]
 
 
 def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Fit classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``, with maximum likelihood.
 
-    ``x`` is float64 ``[n, m, k]``; ``w``: row weights; ``ridge``: penalty on squares. Returns coefficients ``[m]`` and
-    constants ``[k]``.
+    ``x`` is float64 ``[n, m, k]``; ``w``: row weights; ``ridge``: penalty on squares. Returns coefficients ``[m]``, all
+    ≥ 0, and constants ``[k]``.
     """
     n, models, classes = x.shape
-    weights = torch.full((models,), 1 / models, dtype=x.dtype, requires_grad=True)
-    constant = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
-    search = torch.optim.LBFGS(
-        [weights, constant], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
-    )
 
-    def loss() -> torch.Tensor:
-        search.zero_grad()
-        z = torch.einsum("nmk,m->nk", x, weights) + constant
+    def loss(b: torch.Tensor) -> torch.Tensor:
+        z = torch.einsum("nmk,m->nk", x, b[:models]) + b[models:]
         of_true = z.gather(1, y[:, None])[:, 0] - z.logsumexp(1)
-        value = (ridge * (weights.square().sum() + constant.square().sum()) - w @ of_true) / n
-        value.backward()
-        return value
+        return (ridge * b.square().sum() - w @ of_true) / n
 
-    search.step(loss)
-    return weights.detach(), constant.detach()
+    start = torch.cat([torch.full((models,), 1 / models, dtype=x.dtype), torch.zeros(classes, dtype=x.dtype)])
+    found = minimum(loss, start, models)
+    return found[:models], found[models:]
 
 
 class OneBase(Rule):
@@ -360,7 +353,7 @@ class MeanBlend(Rule):
 
 
 class WeightedBlend(Estimator):
-    """Fitted weighted sum: weights ``[models, k]``, a constant ``[k]``, and a ``ridge`` penalty in units of rows."""
+    """Fitted weighted sum: weights ``[models, k]``, all ≥ 0, a constant ``[k]``; ``ridge``: a penalty in rows."""
 
     kind: str
     solve: ClassVar[Callable[..., tuple[torch.Tensor, torch.Tensor]]]  # for one target
@@ -594,7 +587,9 @@ class TreeBlend(Estimator):
         self.sums.fit(train)
         self._inputs = TreeInputs.fit(train)
         x, names, w = self._inputs.matrix(train.table).cpu().numpy(), self._inputs.names, weights_of(train).numpy()
-        params = params_for_xgboost({**_SMALL, **self.params}, seed, None) | {"objective": _OBJECTIVE[train.task]}
+        of_models = {n for m in self.models if train.task != "multiclass" for n in names_of(m, train)}
+        params = {**_SMALL, "monotone_constraints": {n: 1 for n in names if n in of_models}, **self.params}
+        params = params_for_xgboost(params, seed, None) | {"objective": _OBJECTIVE[train.task]}
         if train.task == "multiclass":
             params["num_class"] = train.n_outputs
         about = {"weight": w, "feature_names": names_for_xgboost(names), "nthread": params["nthread"]}

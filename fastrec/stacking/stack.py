@@ -474,8 +474,9 @@ class Stack:
         """Return the blends to try.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
-        Other rows: the plain mean, the mean rank (for metrics of the order), a fitted weighted sum, and trees that
-        start from it. All: hill climbing on the metric, and each base model alone.
+        Other rows: the plain mean, the mean rank (for metrics of the order), a fitted weighted sum, and, except of
+        classes, trees that start from it. All: hill climbing on the metric, and each base model alone. All rise with
+        the predictions of each model.
 
         Args:
             models: the base models' names.
@@ -484,18 +485,21 @@ class Stack:
         """
         blends: list[Estimator]
         if data.task == "ranking":
+            signs = {"rank": -1, "gap": 1, "softmax": 1}
+            rising = {"monotone_constraints": {f"{m}_{word}": sign for m in models for word, sign in signs.items()}}
             blends = [
-                XGBRanker("xgb_ranker", rounds=self.rounds, **self.params),
+                XGBRanker("xgb_ranker", rounds=self.rounds, **{**rising, **self.params}),
                 LinearBlend(models),
-                BoostedBlend(models, max_depth=3, eta=0.05, min_child_weight=20, subsample=0.7),
+                BoostedBlend(models, max_depth=3, eta=0.05, min_child_weight=20, subsample=0.7, **rising),
                 MeanBlend(models, of="log_softmax"),
                 MeanBlend(models, of="rank"),
             ]
         else:
             blends = [MeanBlend(models), linear_blend(models, data.task)]
             blends += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
-            # Each output has its own trees: for many outputs they take too long.
-            blends += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
+            # Each output has its own trees: for many outputs they take too long. Of classes they cannot only rise with
+            # the predictions, see ``minimum``.
+            blends += [TreeBlend(models, data.task)] if data.task != "multiclass" and data.n_scores <= 20 else []
         return [*blends, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 
     def fit(

@@ -115,7 +115,7 @@ def test_blend_weights_are_those_of_scipy(seed, ridge):
     data, two, scores = blend_case(seed)
     x = np.stack([loop_in_list(s.tolist(), data.groups.tolist())["log_softmax"] for s in scores.values()], 1)
     about = (x, data.label.tolist(), data.groups.tolist(), data.weight.tolist(), ridge)
-    best = minimize(likelihood, np.zeros(3), args=about, method="BFGS", options={"gtol": 1e-7})
+    best = minimize(likelihood, np.zeros(3), args=about, bounds=[(0, None)] * 3, options={"gtol": 1e-8, "ftol": 1e-14})
     got = LinearBlend(list(scores), ridge=ridge).fit(two)
     np.testing.assert_allclose(got.weights.numpy(), best.x, atol=2e-4)
     assert likelihood(got.weights.numpy(), *about) <= best.fun + 1e-7

@@ -191,6 +191,31 @@ def test_the_score_of_a_stack_of_noise_is_that_of_chance():
     assert best.tried[best.best_base] > 0.5  # the best of many is flattered
 
 
+@pytest.mark.parametrize("task", ["binary", "ranking"])
+def test_no_blend_learns_that_means_of_the_other_folds_are_low_where_labels_are_high(task):
+    """Out-of-fold target means of random ids: a sum with negative weights, or trees, told .57 of AUC from chance."""
+    found = []
+    for seed in range(8):
+        rng, n = np.random.default_rng(seed), 600
+        y, lists = rng.integers(0, 2, n).astype(float), np.arange(n) // 6
+        if task == "ranking":
+            y = (np.arange(n) % 6 == rng.integers(0, 6, 100)[lists]).astype(float)
+        fold, said = (lists if task == "ranking" else np.arange(n)) % 10, {}
+        for name in "ab":
+            ids, mean = rng.integers(0, 60, n), np.zeros(n)
+            for k in range(10):
+                out = fold != k
+                sums, counts = (np.bincount(ids[out], v, 60) for v in (y[out], None))
+                mean[fold == k] = ((sums + 5 * y[out].mean()) / (counts + 5))[ids[fold == k]]
+            said[name] = torch.from_numpy(mean)
+        rows, label = Table({"row": torch.arange(n)}), torch.from_numpy(y)
+        rows = Lists(rows, torch.from_numpy(lists), label=label) if task == "ranking" else Rows(rows, task, label=label)
+        made = fit(Stack(), said, rows, torch.from_numpy(fold), metric="mrr" if task == "ranking" else "auc")
+        found.append([made.score, *(v for n, v in made.tried.items() if n not in said)])
+    chance, found = 0.5 if task == "binary" else np.mean(1 / np.arange(1, 7)), np.array(found)
+    assert (found.mean(0) - chance < 3 * found.std(0, ddof=1) / 8**0.5).all()
+
+
 def test_hill_climbing_takes_a_constant_and_no_tree_sees_it():
     made, _ = of_noise(0, 150, "logloss")
     assert made.predictions.importance["constant"] > 0.5
