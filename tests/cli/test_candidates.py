@@ -1,4 +1,4 @@
-"""``fastrec candidates``: files, figures and refusals, as a person meets them."""
+"""``fastrec candidates``, ``score-candidates``: files, figures and refusals, as a person meets them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastrec.retrieval import make_candidates
+from fastrec.retrieval import make_candidates, score_candidates
 from tests.cli.test_cli import invoke
+from tests.retrieval.test_given import simulated
 
 LOG = pd.DataFrame({"user": np.repeat(np.arange(30), 5), "item": (np.arange(150) * 7) % 11})
 TIMED = LOG.assign(time=np.where(LOG.index == 7, "noon", "2024-01-01"))
@@ -22,13 +23,24 @@ def candidates(folder, log, *options):
     return invoke("candidates", "--events", folder / "log.csv", "--out", folder / "out", *options)
 
 
+def scored(folder, lists, log, *options):
+    lists.to_csv(folder / "lists.csv", index=False)
+    log.to_csv(folder / "log.csv", index=False)
+    files = ["--candidates", folder / "lists.csv", "--events", folder / "log.csv", "--out", folder / "out"]
+    return invoke("score-candidates", *files, "--user", "who", "--item", "what", "--label", "taken", *options)
+
+
+def same_files(folder, made):
+    for name in ("train", "test"):
+        expected, read = getattr(made, name).to_pandas(), pd.read_parquet(folder / "out" / f"{name}.parquet")
+        pd.testing.assert_frame_equal(read, expected, check_dtype=False)
+
+
 def test_a_log_becomes_the_files_of_a_ranking(tmp_path):
     code, said, error = candidates(tmp_path, LOG, *FEW, "--negatives", 3)
     assert (code, error.count("error")) == (0, 0)
     made = make_candidates(LOG, user="user", item="item", k=6, sources=["next", "popular"], negatives=3)
-    for name in ("train", "test"):
-        expected, read = getattr(made, name).to_pandas(), pd.read_parquet(tmp_path / "out" / f"{name}.parquet")
-        pd.testing.assert_frame_equal(read, expected, check_dtype=False)
+    same_files(tmp_path, made)
     for row in made.recall.to_arrow().to_pylist():
         figures = rf"{row['recall']:.4f}\W+{row['gain']:.4f}\W+{row['candidates']:.0f}\b"
         assert re.search(rf"{row['source']}\W+{figures}", said)
@@ -74,4 +86,40 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path, log, options, words):
     assert code == 1
     assert words in error
     assert len([line for line in error.splitlines() if line.startswith("error")]) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_given_candidates_become_the_files_of_a_ranking(tmp_path):
+    lists, log = simulated(0)
+    asked = lists[lists["who"].isin(["u22", "u23"])].drop(columns="taken")
+    known = lists.drop(asked.index)
+    asked.to_csv(tmp_path / "asked.csv", index=False)
+    options = ["--kind", "act", "--target", "buy", "--rating", "stars", "--test", tmp_path / "asked.csv", "--hide", 2]
+    code, said, error = scored(tmp_path, known, log, *options)
+    assert (code, error.count("error")) == (0, 0)
+    about = {"kind": "act", "targets": ["buy"], "rating": "stars", "test": asked, "hide": 2}
+    made = score_candidates(known, log, user="who", item="what", label="taken", **about)
+    same_files(tmp_path, made)
+    for row in made.scores.to_arrow().to_pylist():
+        assert re.search(rf"{row['score']}\W+{row['mrr']:.4f}", said)
+    assert f"train {len(made.train)} candidates of 22 lists and {made.hidden} made by hiding an event" in said
+    assert f"test  {len(asked)} candidates" in said
+    where = "--task ranking --group list --item what --target taken --weight weight --counted counted"
+    assert where in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--kind", "acts"], "column 'acts'"),
+        (["--target", "buy"], "kinds of events were named, and no column of kinds"),
+        (["--hide", "-1"], "Invalid value for '--hide'"),
+        ([], r"lists.csv', column 'what', row 144"),
+    ],
+)
+def test_wrong_options_and_rows_are_refused(tmp_path, options, words):
+    lists, log = simulated(1)
+    code, said, error = scored(tmp_path, lists if options else pd.concat([lists, lists[:1]]), log, *options)
+    assert code != 0
+    assert words in " ".join((said + error).split())
     assert not (tmp_path / "out").exists()

@@ -118,7 +118,6 @@ def moments(kind: pa.DataType, *values: int) -> pa.Array:
 
 
 NEVER = Input("a", "int64")  # no value may be missing
-NANO = Input("a", "int64", missing=LOW, unit="ns")
 ARROWS = {
     "int64": [[1.5], [2.0**53], [-(2.0**53)], [True], ["1", "1.5"], ["x"]],
     "string": [[b"a"]],
