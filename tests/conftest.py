@@ -55,6 +55,14 @@ def set_threads(threads_stay):
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def in_this_thread():
+    """Dask computes here, and text stays as it is."""
+    dask = pytest.importorskip("dask")
+    with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
+        yield
+
+
 @pytest.fixture(scope="module", params=["as few rows", "as many rows"])
 def few_or_many(request: pytest.FixtureRequest):
     """Take tables of all sizes as small ones, of which pairs are compared, or as large ones, which are sorted."""

@@ -1,7 +1,5 @@
 """What ``from fastrec.all import *`` gives, and the two things that one name stands for."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

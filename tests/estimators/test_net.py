@@ -18,6 +18,7 @@ from fastrec.estimators import _net_training as _one_cycle
 from fastrec.estimators import net as module
 from fastrec.estimators._net_training import fit_options
 from fastrec.estimators.net import WeightedListLoss
+from fastrec.losses import ListwiseSoftmax
 from fastrec.metrics import mrr
 from fastrec.models import EmbeddingTables, TabularNet
 from fastrec.optim import AdamW, adamw
@@ -255,3 +256,18 @@ def test_who_always_begins_from_nothing_says_so():
     for one, other in ((XGBModel(), XGBModel()), (ConstantModel("c"), ConstantModel("c")), (NetModel(), NetModel())):
         assert not one.start_from(other)
     assert not NetRanker().start_from(NetModel())
+
+
+@pytest.mark.parametrize(("loss", "weighted"), [(ListwiseSoftmax(), False), (WeightedListLoss(), True)])
+@pytest.mark.parametrize("cut", [4, 12, 28, 48])
+def test_the_means_of_two_parts_make_the_whole_batchs(loss, weighted, cut):
+    torch.manual_seed(0)
+    lists = torch.arange(60) // 4
+    label = torch.nn.functional.one_hot(torch.randint(0, 4, (15,)), 4).flatten().double()
+    label[lists % 5 == 2] = 0  # lists without a click count nothing
+    y = torch.stack([label, lists.double(), (1 + lists % 3).double()][: 3 if weighted else 2], 1)
+    scores = torch.randn(60, 1, generator=torch.Generator().manual_seed(1))
+    parts = [(scores[:cut], y[:cut]), (scores[cut:], y[cut:])]
+    shares = torch.stack([loss.denominator(b) for _, b in parts]).double()
+    means = torch.stack([loss(a, b) for a, b in parts]).double()
+    assert float((means * shares).sum() / shares.sum()) == pytest.approx(float(loss(scores, y)), rel=1e-6)

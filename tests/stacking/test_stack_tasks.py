@@ -202,12 +202,10 @@ def test_no_blend_learns_that_means_of_the_other_folds_are_low_where_labels_are_
             y = (np.arange(n) % 6 == rng.integers(0, 6, 100)[lists]).astype(float)
         fold, said = (lists if task == "ranking" else np.arange(n)) % 10, {}
         for name in "ab":
-            ids, mean = rng.integers(0, 60, n), np.zeros(n)
-            for k in range(10):
-                out = fold != k
-                sums, counts = (np.bincount(ids[out], v, 60) for v in (y[out], None))
-                mean[fold == k] = ((sums + 5 * y[out].mean()) / (counts + 5))[ids[fold == k]]
-            said[name] = torch.from_numpy(mean)
+            ids, others = rng.integers(0, 60, n), [fold != k for k in range(10)]
+            known = [[y[o & (ids == i)] for i in range(60)] for o in others]
+            means = [[(v.sum() + 5 * y[o].mean()) / (len(v) + 5) for v in row] for o, row in zip(others, known)]
+            said[name] = torch.tensor(means)[torch.from_numpy(fold), torch.from_numpy(ids)]
         rows, label = Table({"row": torch.arange(n)}), torch.from_numpy(y)
         rows = Lists(rows, torch.from_numpy(lists), label=label) if task == "ranking" else Rows(rows, task, label=label)
         made = fit(Stack(), said, rows, torch.from_numpy(fold), metric="mrr" if task == "ranking" else "auc")
