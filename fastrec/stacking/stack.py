@@ -474,9 +474,9 @@ class Stack:
         """Return the blends to try.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
-        Other rows: the plain mean, the mean rank (for metrics of the order), a fitted weighted sum, and, except of
-        classes, trees that start from it. All: hill climbing on the metric, and each base model alone. All rise with
-        the predictions of each model.
+        Other rows: the plain mean, the mean rank (for metrics of the order), a fitted weighted sum, and, except for
+        several classes, trees that start from it. All: hill climbing on the metric, and each base model alone. Blends
+        rise with each model's predictions.
 
         Args:
             models: the base models' names.
@@ -497,8 +497,8 @@ class Stack:
         else:
             blends = [MeanBlend(models), linear_blend(models, data.task)]
             blends += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
-            # Each output has its own trees: for many outputs they take too long. Of classes they cannot only rise with
-            # the predictions, see ``minimum``.
+            # Each output has its own trees: for many outputs they take too long. Trees of several classes cannot be made
+            # to rise with the predictions, see ``minimum``.
             blends += [TreeBlend(models, data.task)] if data.task != "multiclass" and data.n_scores <= 20 else []
         return [*blends, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 
