@@ -497,8 +497,8 @@ class Stack:
         else:
             blends = [MeanBlend(models), linear_blend(models, data.task)]
             blends += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
-            # Each output has its own trees: for many outputs they take too long. Trees of several classes cannot be made
-            # to rise with the predictions, see ``minimum``.
+            # Each output has its own trees: for many outputs they take too long. Trees of several classes cannot be
+            # made to rise with the predictions, see ``minimum``.
             blends += [TreeBlend(models, data.task)] if data.task != "multiclass" and data.n_scores <= 20 else []
         return [*blends, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 
