@@ -192,7 +192,7 @@ class QuickTrial:
             gains, taught = dict.fromkeys(made, 0.0), (fold != k).nonzero().squeeze(1)
             # Half of the time is for all rows.
             share = time.monotonic() + (ends - time.monotonic()) / (2 if k < 0 else len(self.folds) - k)
-            part, small = table.take(taught), {"num_leaves": 15, "feature_fraction": 0.3}
+            part, small = table.take(taught), {"num_leaves": 15, "feature_fraction": 0.3, "max_bin": 63}
             small["min_data_in_leaf"] = max(len(taught) // 100, 20)
             own = residuals[taught]
             for residual in own.T[own.var(0).argsort(descending=True)] if len(taught) else ():
@@ -203,7 +203,7 @@ class QuickTrial:
                 if find_spec("lightgbm") is not None:
                     model: LGBMModel | XGBModel = LGBMModel("left over", learning_rate=0.1, **small, **options)
                 else:
-                    model = XGBModel("left over", eta=0.1, max_depth=4, colsample_bytree=0.3, **options)
+                    model = XGBModel("left over", eta=0.1, max_depth=4, colsample_bytree=0.3, max_bin=64, **options)
                 model.time_limit = max(share - time.monotonic(), limits.LEAST_FIT_SECONDS)
                 for name, gain in model.fit(rows, None, seed=0).trace.importance.items():
                     if name in gains:

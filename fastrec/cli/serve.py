@@ -49,7 +49,6 @@ def serve(
 
         sizes = {"batch_rows": batch_rows, "queue_rows": queue_rows, "max_rows": max_rows}
         sizes |= {"max_body": int(max_body * 2**20), "max_wait": max_wait / 1000, "timeout": timeout}
-        typer.echo(f"loading {export}", err=True)
         limits = Limits(**sizes, workers=workers, threads=threads, device=device)
         export = _as_export(export)
         some = None if canary is None else Canary.read(canary)

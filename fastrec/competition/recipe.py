@@ -349,9 +349,6 @@ def _refuse_result(recipe: Competition, name: str, made: Any, file: str | None) 
         "stack": (Stack, "Return Stack(…)"),
     }[name]
     if name == "features" and made is None:
-        if type(recipe).features is not Competition.features:
-            problem = f"{recipe.name}: features() returns nothing, so that models have the files' columns alone"
-            warnings.warn(f"{problem}. Return FeatureSet([…]), or leave features() out", DataWarning, stacklevel=3)
         return
     if not isinstance(made, wanted):
         problem = f"{recipe.name}: {name}() returns {'nothing' if made is None else f'a {type(made).__name__}'}"

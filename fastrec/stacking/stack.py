@@ -362,33 +362,44 @@ class BlendChoice:
         return self.constant if self.judge.metric.better(level, score) and not doubtful else chosen
 
     def _best(self, among: torch.Tensor | None, whole: list[int]) -> int:
-        better = range(len(self.tried))
-        if len(whole) > 1:
-            # Paired by fold: folds differ more than blends do.
-            gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
-            error = limits.CHOICE_ERRORS * gain.std(1) / len(whole) ** 0.5
-            better = [i for i in better if bool(gain[i].mean() > error[i])]
-            if not better:
-                return self.usual
+        if len(whole) < 2:  # a gain of one fold has no error
+            return self.usual
+        # Paired by fold: folds differ more than blends do.
+        gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
+        error = limits.CHOICE_ERRORS * gain.std(1) / len(whole) ** 0.5
+        better = [i for i in range(len(self.tried)) if bool(gain[i].mean() > error[i])]
+        if not better:
+            return self.usual
         return better[best_of(self.judge.metric, [self.judge(self._values[i], among) for i in better])]
 
     def nested(self) -> tuple[torch.Tensor, list[str]]:
         """Predict each fold by the blend chosen without it (NaN where no fold scores); return also the choices' names.
 
-        For metrics of the order a fold takes the values of the overall best blend, see ``in_values_of``.
+        For metrics of the order a fold takes the values of the overall best blend, see ``in_values_of``; scores of
+        lists take its mean and spread, as they may be calibrated.
         """
         oof, whole = torch.zeros_like(self.tried[0].oof), self.tried[self.best()]
         times = torch.zeros(len(oof), dtype=torch.int64)
-        names = []
+        names, lists, level = [], self.judge.data.task == "ranking", _level(whole.oof)
         for rows, valid in self.folds.pairs:
             taken = self.tried[self.best(self._mask(rows))]
             found = taken.oof[valid]
             if taken is not whole and of_the_order(self.judge.metric):
                 found = in_values_of(whole.oof[valid], found)
+            if lists:
+                centre, spread = _level(found)
+                found = (found - centre) / spread * level[1] + level[0]
             oof[valid] += found
             times[valid] += 1
             names.append(taken.name)
         return oof / times.reshape(-1, *[1] * (oof.ndim - 1)), names
+
+
+def _level(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean and the standard deviation of the finite scores; 0 and 1 if there are none."""
+    known = scores[scores.isfinite()]
+    spread = known.std(correction=0) if len(known) else scores.new_zeros(())
+    return (known.mean() if len(known) else spread), torch.where(spread > 0, spread, 1.0)
 
 
 def of_the_order(metric: Metric) -> bool:

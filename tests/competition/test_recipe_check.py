@@ -99,8 +99,6 @@ def test_helpers_and_data_that_are_not_read_yet_are_no_mistake():
     check_recipe(made(Clicks, features=lambda self: self.read_before), bs=None)  # only known when the data were read
     own = {"models": lambda self, bs: [XGBModel("xgb", class_weight=self.class_weight)]}
     check_recipe(made(Clicks, class_weight="balanced", **own), bs=None)
-    with pytest.warns(DataWarning, match=r"own: features\(\) returns nothing.* Return FeatureSet"):
-        check_recipe(made(Clicks, features=lambda _: None), bs=None)
     with pytest.warns(DataWarning, match=r"own: its models\(\) does not use class_weight"):
         check_recipe(made(Clicks, class_weight="balanced"), bs=None)
 
