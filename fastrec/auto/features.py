@@ -297,6 +297,7 @@ def _searched(
 def _arithmetic(problem: Problem, trial: QuickTrial) -> list[list[Feature]]:
     """Return sums, differences, products and quotients of two numbers that tell what the trial's model has not found.
 
+    First those that all rows choose, then for each fold of the trial those that the rows outside it choose.
     Quick trees learn the residuals of its cross-fitted predictions from the numbers and from their pairs; the pairs of
     the largest gains are returned, of those that order rows alike only the first. Of many pairs the most alike are
     searched: if two numbers are nearly equal, trees cannot find their difference.

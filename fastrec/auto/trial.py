@@ -190,7 +190,7 @@ class QuickTrial:
         found = []
         for k in range(-1, len(self.folds)):
             gains, taught = dict.fromkeys(made, 0.0), (fold != k).nonzero().squeeze(1)
-            # Half of the time is for all rows.
+            # Half of the time is for all rows. 63 bins take a fifth of the usual 255's (polish, with the same gains).
             share = time.monotonic() + (ends - time.monotonic()) / (2 if k < 0 else len(self.folds) - k)
             part, small = table.take(taught), {"num_leaves": 15, "feature_fraction": 0.3, "max_bin": 63}
             small["min_data_in_leaf"] = max(len(taught) // 100, 20)

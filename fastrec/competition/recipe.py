@@ -301,7 +301,9 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
             remedy = f"Write def {name}(self), and return it"
             raise DataError(f"{recipe.name}: {name} is {value!r}, and no method", file=file, remedy=remedy)
     if base is Competition:
-        forms: dict[str, tuple[Any, str]] = dict.fromkeys(("also", "drop", "ids"), ((list, tuple), "a list of names"))
+        forms: dict[str, tuple[Any, str]] = dict.fromkeys(
+            ("also", "drop", "ids"), ((list, tuple, set), "a list of names")
+        )
         forms |= {"n_folds": (Integral, "a whole number"), "reading": (Reading, "Reading(…)")}
         forms["submission"] = (SubmissionForm | None, "SubmissionForm(…)")
         for name, (form, said) in forms.items():

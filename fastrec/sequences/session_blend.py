@@ -47,7 +47,8 @@ class SessionBlend(SessionModel):
         exclude_seen: leave a session's own items out when choosing weights, and in ``recommend_each``.
 
     Attributes:
-        valid: name → held-out metrics of each model, of the blend (``'blend'``) and of the baseline (``'popularity'``).
+        valid: name → held-out metrics of each model, of the blend (``'blend'``, each half of the events by weights that
+            the other half chose) and of the baseline (``'popularity'``).
         held: the held-out events, int64: ``'target'`` (codes), ``'length'`` (events before it) and, by the names of
             ``valid``, the target's rank, ``k + 1`` if not shown.
         store: stores finished parts, so that an interrupted ``fit`` can continue; None: nothing is stored.
