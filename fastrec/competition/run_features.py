@@ -15,6 +15,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.resumable import Parts
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
+from fastrec.errors import DataError
 from fastrec.features import FeatureSet
 from fastrec.features._engine.chain import step_by_step
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
@@ -31,7 +32,11 @@ def cut_folds(run: TableRun) -> None:
     if target is not None and len(kept := target.labelled(train, recipe.name)) < len(train):
         run.found = replace(run.found, train=train.take(kept.to(train.device)))
     run.scorer = Scorer.of(recipe.metric, target)
-    run.folds = recipe.folds(run.found, target)
+    run.folds, rows = recipe.folds(run.found, target), len(run.found.train)
+    if not isinstance(run.folds, Folds) or run.folds.size != rows:
+        given = run.folds if isinstance(run.folds, Folds) else f"a value of type {type(run.folds).__name__}"
+        remedy = "Return Folds(codes), with a code for each row of found.train"
+        raise DataError(f"{recipe.name}: folds() returns {given}, and {rows:,} rows have a target", remedy=remedy)
 
 
 def make_features(run: TableRun) -> None:

@@ -82,7 +82,6 @@ def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[
 SAMPLE = "sample.parquet"
 LABELLED = "sample_labelled.parquet"
 _SENT = ("number", "datetime", "category")  # kinds of columns that a request may have
-SCORE = "score"
 
 
 @dataclass
@@ -270,10 +269,10 @@ def make_graph(
     graph.scope = "blend"
     score = blended(saved.stack, base, rows)
     score = saved.decision.chances(score) if saved.target is None else saved.target.restore(score)
-    if SCORE in inputs:
-        remedy = "Rename it, and run the recipe again"
-        raise DataError("it has the name of the graph's output", column=SCORE, remedy=remedy)
-    ends, amounts = {SCORE: score}, saved.task == "regression"
+    output = "score"
+    while output in inputs:  # a column has the name
+        output += "_"
+    ends, amounts = {output: score}, saved.task == "regression"
     known = out_of_fold(saved.folder, "stack") if amounts or saved.task in ("binary", "multiclass") else None
     # A column may have such a name, as prices of a day do.
     free = not ({"low", "high"} if amounts else {"in_set"}) & set(inputs)

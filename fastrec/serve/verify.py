@@ -16,7 +16,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, MissingFileError
-from fastrec.serve.export import LABELLED, SAMPLE, SCORE, event_feeds, export_run, feeds_of, read_sample, sample_events
+from fastrec.serve.export import LABELLED, SAMPLE, event_feeds, export_run, feeds_of, read_sample, sample_events
 from fastrec.serve.session import open_session, read_about, read_export
 from fastrec.table import Table
 from fastrec.validate import ListEvents, Lists, Rows
@@ -105,7 +105,7 @@ def score_rows(
         given = {n: v[a:b] for n, v in feeds.items()}
         if events is not None and about.get("events_count") is not None:
             given |= event_feeds(about, groups[a:b], events)
-        parts.append(session.run([SCORE], {n: v for n, v in given.items() if n in read})[0])
+        parts.append(session.run([about["outputs"][0]["name"]], {n: v for n, v in given.items() if n in read})[0])
         if advance is not None:
             advance(b - a)
     return np.concatenate(parts) if parts else np.zeros(0)

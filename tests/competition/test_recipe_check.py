@@ -4,6 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
@@ -13,6 +14,7 @@ from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import XGBModel
 from fastrec.features import CountEncode, FeatureSet, feature
+from fastrec.validate import Folds
 
 ROOT = Path(__file__).resolve().parents[2] / "competitions"
 
@@ -26,18 +28,12 @@ class Clicks(Competition):
         return [XGBModel("xgb")]
 
 
-class NoBatchSize(Clicks):
-    def models(self):
-        return [XGBModel("xgb")]
-
-
-class NextWithoutBatchSize(NextItemCompetition):
-    def models(self):
-        return {}
+def models(self):
+    return []
 
 
 def made(kind: type[Competition], **attributes: object) -> Competition:
-    recipe = type("Own", (kind,), {"name": "own", **attributes})
+    recipe = type("Own", (kind,), {"name": "own", "__module__": __name__, **attributes})
     recipe.__abstractmethods__ = frozenset()
     return recipe()
 
@@ -52,8 +48,8 @@ def made(kind: type[Competition], **attributes: object) -> Competition:
             made(Clicks, features=lambda _: FeatureSet([CountEncode("city", lgo=True)])),
             r"test_recipe_check.py'.*line \d+: .*CountEncode.*unexpected keyword argument 'lgo'",
         ),
-        (NoBatchSize(), r"test_recipe_check.py': clicks: .*models\(\) got .*'bs'. Write def .*models\(self, \*, bs\)"),
-        (made(NextWithoutBatchSize), r"own: .*models\(\) got .*'bs'. Write def .*\(self, \*, bs\)"),
+        (made(Clicks, models=models), r"check.py': own: models\(\) got .*'bs'. Write def .*models\(self, \*, bs\)"),
+        (made(NextItemCompetition, models=models), r"own: .*models\(\) got .*'bs'. Write def .*\(self, \*, bs\)"),
         (
             made(Clicks, models=lambda _, bs: [XGBModel("xgb", "hist", 3)]),
             r"test_recipe_check.py'.*line \d+: XGBModel.*positional argument",
@@ -81,6 +77,13 @@ def test_a_mistake_is_named_before_the_data_are_read(recipe, message, tmp_path):
 def test_what_is_no_recipe_is_refused(recipe, remedy, tmp_path):
     with pytest.raises(DataError, match=remedy):
         run_competition(recipe, tmp_path, tmp_path / "run")
+
+
+@pytest.mark.parametrize("folds", [3, Folds([0, 1, 2] * 3)])
+def test_folds_of_another_type_or_length_are_refused(folds, tmp_path):
+    pd.DataFrame({"city": [1, 2] * 5, "clicked": [0, 1] * 5}).to_csv(tmp_path / "train.csv", index=False)
+    with pytest.raises(DataError, match=r"own: folds\(\) returns .*(type int|of 9 rows).*, and 10 rows"):
+        run_competition(made(Clicks, metric="auc", folds=lambda *_: folds), tmp_path, tmp_path / "run")
 
 
 def test_a_folder_is_a_recipe(tmp_path):
