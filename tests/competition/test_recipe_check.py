@@ -83,7 +83,7 @@ def test_what_is_no_recipe_is_refused(recipe, remedy, tmp_path):
 def test_folds_of_another_type_or_length_are_refused(folds, tmp_path):
     pd.DataFrame({"city": [1, 2] * 5, "clicked": [0, 1] * 5}).to_csv(tmp_path / "train.csv", index=False)
     with pytest.raises(DataError, match=r"own: folds\(\) returns .*(type int|of 9 rows).*, and 10 rows"):
-        run_competition(made(Clicks, metric="auc", folds=lambda *_: folds), tmp_path, tmp_path / "run")
+        run_competition(made(Clicks, task="binary", folds=lambda *_: folds), tmp_path, tmp_path / "run")
 
 
 def test_a_folder_is_a_recipe(tmp_path):
