@@ -170,7 +170,8 @@ def _learn(
 ) -> dict[str, dict[str, float]]:
     """Grow the trees on the last training sessions; name → scores of half of them, by trees of the other half.
 
-    ``'ranker'`` is what is submitted: of each goal the trees, or the source that finds more there.
+    ``'ranker'`` is what is submitted: of each goal the trees, or the source that finds more there. Each half of these
+    sessions is scored with what the other half chose.
     """
     train = found.known.take(~found.test)
     if train.times is None:
@@ -180,9 +181,9 @@ def _learn(
     begun[filled] = train.times[train.offsets[:-1][filled]]
     last = begun > float(begun.max()) - recipe.last
     asked, later = cut_anywhere(train.take(last), seed=seed)
-    if len(asked) < 2:
+    if len(asked) < 3:
         raise DataError(
-            f"{len(asked)} of the last training sessions have two events",
+            f"{len(asked)} of the last training sessions have two events, and three are needed",
             remedy="Give more sessions, or a longer last=",
         )
     with stages.stage("candidates, held out", len(train.values), unit="events") as advance:
@@ -190,20 +191,26 @@ def _learn(
         ranker.find(joined(past, asked) if len(past.values) else asked)
         advance(len(train.values))
     half = torch.rand(len(asked), generator=torch.Generator().manual_seed(seed)) < 0.5
-    half[:2] = torch.tensor([True, False])
+    half[:3] = torch.tensor([True, False, False])
     with stages.stage("trees, held out", int(half.sum()), unit="sessions") as advance:
         ranker.learn(asked.take(half), recipe.wanted(later.take(half)), seed=seed)
         advance(int(half.sum()))
-    rest, wanted = asked.take(~half), recipe.wanted(later.take(~half))
-    held = {n: recipe.score(_alone(recipe, ranker, rest, n), wanted) for n in ranker.models}
-    held["trees"] = recipe.score(ranker.recommend(rest, recipe.k), wanted)
-    ranker.instead = {}
+    ranker.instead, rest = {}, (~half).nonzero().squeeze(1)
+    parts: list[dict[str, dict[str, float]]] = []
+    for rows in (rest[::2], rest[1::2]):
+        some, wanted = asked.take(rows), recipe.wanted(later.take(rows))
+        parts.append({"trees": recipe.score(ranker.recommend(some, recipe.k), wanted)})
+        parts[-1] |= {n: recipe.score(_alone(recipe, ranker, some, n), wanted) for n in ranker.models}
+    held = {n: {g: (v + parts[1][n][g]) / 2 for g, v in scores.items()} for n, scores in parts[0].items()}
+    chosen = {}
     for goal in recipe.objectives:
-        best = max(ranker.models, key=lambda n: held[n][goal])
-        if held[best][goal] > held["trees"][goal]:
+        first, second, best = (max(scores, key=lambda n, s=scores: s[n][goal]) for scores in (*parts, held))
+        # A choice is scored on sessions that did not make it: the best of several is too good on its own.
+        chosen[goal] = (parts[0][second][goal] + parts[1][first][goal]) / 2
+        if best != "trees":
             ranker.instead[goal] = best
             stages.say(f"{goal}: {best} alone finds more than the trees, and is taken")
-    held["ranker"] = recipe.score(ranker.recommend(rest, recipe.k), wanted)
+    held["ranker"] = {"recall": sum(w * chosen[n] for n, w in recipe.objectives.items()), **chosen}
     for name, values in held.items():
         stages.say(f"held out, {name}: " + ", ".join(f"{n}@{recipe.k} {v:.4f}" for n, v in values.items()))
     with stages.stage("trees", len(asked), unit="sessions") as advance:
