@@ -123,7 +123,7 @@ def run_objectives(run: Run) -> None:
         "final": "ranker",
         "objectives": dict(recipe.objectives),
         "models": {n: v["recall"] for n, v in test.items()},
-        "oof": {n: v["recall"] for n, v in held.items()},
+        "oof": {n: v["recall"] for n, v in held.items() if n != "trees"},  # a part of what is submitted
         "also": {f"{o}@{recipe.k}": {n: v[o] for n, v in test.items()} for o in recipe.objectives if test},
         "held_out": {n: {f"{m}@{recipe.k}": x for m, x in v.items()} for n, v in held.items()},
         "rows": {"events": len(found.known.values), "test sessions": len(sessions)},
@@ -181,9 +181,9 @@ def _learn(
     begun[filled] = train.times[train.offsets[:-1][filled]]
     last = begun > float(begun.max()) - recipe.last
     asked, later = cut_anywhere(train.take(last), seed=seed)
-    if len(asked) < 3:
+    if len(asked) < 2:
         raise DataError(
-            f"{len(asked)} of the last training sessions have two events, and three are needed",
+            f"{len(asked)} of the last training sessions have two events",
             remedy="Give more sessions, or a longer last=",
         )
     with stages.stage("candidates, held out", len(train.values), unit="events") as advance:
@@ -191,26 +191,27 @@ def _learn(
         ranker.find(joined(past, asked) if len(past.values) else asked)
         advance(len(train.values))
     half = torch.rand(len(asked), generator=torch.Generator().manual_seed(seed)) < 0.5
-    half[:3] = torch.tensor([True, False, False])
+    half[:2] = torch.tensor([True, False])
     with stages.stage("trees, held out", int(half.sum()), unit="sessions") as advance:
         ranker.learn(asked.take(half), recipe.wanted(later.take(half)), seed=seed)
         advance(int(half.sum()))
-    ranker.instead, rest = {}, (~half).nonzero().squeeze(1)
-    parts: list[dict[str, dict[str, float]]] = []
-    for rows in (rest[::2], rest[1::2]):
-        some, wanted = asked.take(rows), recipe.wanted(later.take(rows))
-        parts.append({"trees": recipe.score(ranker.recommend(some, recipe.k), wanted)})
-        parts[-1] |= {n: recipe.score(_alone(recipe, ranker, some, n), wanted) for n in ranker.models}
-    held = {n: {g: (v + parts[1][n][g]) / 2 for g, v in scores.items()} for n, scores in parts[0].items()}
-    chosen = {}
+    ranker.instead, rest, wanted = {}, asked.take(~half), recipe.wanted(later.take(~half))
+    best = {n: _alone(recipe, ranker, rest, n) for n in ranker.models} | {"trees": ranker.recommend(rest, recipe.k)}
+
+    def scored(rows: torch.Tensor) -> dict[str, dict[str, float]]:
+        known = {g: sets.take(rows) for g, sets in wanted.items()}
+        return {n: recipe.score({g: items[rows] for g, items in found.items()}, known) for n, found in best.items()}
+
+    every, mixed = torch.arange(len(rest)), {}
+    held, *parts = (scored(rows) for rows in (every, every[::2], every[1::2]))
     for goal in recipe.objectives:
-        first, second, best = (max(scores, key=lambda n, s=scores: s[n][goal]) for scores in (*parts, held))
+        name, first, second = (max(("trees", *ranker.models), key=lambda n, s=s: s[n][goal]) for s in (held, *parts))
         # A choice is scored on sessions that did not make it: the best of several is too good on its own.
-        chosen[goal] = (parts[0][second][goal] + parts[1][first][goal]) / 2
-        if best != "trees":
-            ranker.instead[goal] = best
-            stages.say(f"{goal}: {best} alone finds more than the trees, and is taken")
-    held["ranker"] = {"recall": sum(w * chosen[n] for n, w in recipe.objectives.items()), **chosen}
+        mixed[goal] = torch.where((every % 2 == 0)[:, None], best[second][goal], best[first][goal])
+        if name != "trees":
+            ranker.instead[goal] = name
+            stages.say(f"{goal}: {name} alone finds more than the trees, and is taken")
+    held["ranker"] = recipe.score(mixed, wanted)
     for name, values in held.items():
         stages.say(f"held out, {name}: " + ", ".join(f"{n}@{recipe.k} {v:.4f}" for n, v in values.items()))
     with stages.stage("trees", len(asked), unit="sessions") as advance:

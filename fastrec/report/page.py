@@ -192,7 +192,7 @@ def _summary(results: RunResults) -> str:
     # the template prepends the best model's name
     if results.best is None:
         return "This run reported no scores."
-    split: Split = "test" if results.scores["test"] else "oof"
+    split: Split = "oof" if results.score_of("test", results.best) is None else "test"
     score, standing = results.score_of(split, results.best), results.standing_of(split, results.best)
     unit = "lists" if results.task == "ranking" else "rows"
     where = f"on the test {unit}" if split == "test" else f"out of fold (no ground truth was given for the test {unit})"

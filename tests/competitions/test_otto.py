@@ -119,7 +119,8 @@ def test_a_run_scores_what_a_loop_scores(run, data):
         best = max(sources, key=lambda n: held[n][f"{kind}@20"])
         better = held[best][f"{kind}@20"] > held["trees"][f"{kind}@20"]
         assert scores["instead"].get(kind) == (best if better else None)
-        assert held["ranker"][f"{kind}@20"] <= max(held[best][f"{kind}@20"], held["trees"][f"{kind}@20"]) + 1e-12
+        # the mean of two halves, each with the choice of the other
+        assert held["ranker"][f"{kind}@20"] < max(held[best][f"{kind}@20"], held["trees"][f"{kind}@20"]) + 0.05
     assert set(scores["seconds_per_million_events"]) == {"near", "to_cart", "bought", "late", "popular", "own"}
     assert (run / "report.html").stat().st_size > 1000
 
