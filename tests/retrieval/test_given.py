@@ -238,11 +238,11 @@ def test_answers_of_chance_stay_chance():
 def test_events_that_tell_the_label_are_left_out():
     lists, log = simulated(6)
     leak = lists.loc[lists["taken"] == 1, ["who", "what"]].assign(act="buy", stars=5.0)
-    with pytest.warns(
-        DataWarning, match=rf"{len(leak)} events are candidates of their user, too \(the first is in row "
-    ):
+    with pytest.warns(DataWarning, match=rf"{len(leak)} events are candidates of .*, too \(the first is in row "):
         told = score_candidates(lists, pd.concat([log, leak]), **NAMES)
     pd.testing.assert_frame_equal(told.train.to_pandas(), score_candidates(lists, log, **NAMES).train.to_pandas())
+    with pytest.warns(DataWarning, match="every candidate of test is a labelled one"):
+        score_candidates(lists, log, test=lists, **NAMES)
 
 
 def test_lists_of_a_column_and_lists_without_a_positive():

@@ -107,8 +107,8 @@ def score_candidates(
         MissingColumnError: a table lacks a column.
 
     Warns:
-        DataWarning: events that are candidates of their user are left out, since they would tell the label. If
-            candidates have further columns no lists are made: of a hidden item these are not known.
+        DataWarning: events that are candidates of their user are left out, since they would tell the label; all of
+            ``test`` is labelled. If candidates have further columns no lists are made: a hidden item has none.
 
     Example:
         >>> from fastrec.retrieval import score_candidates
@@ -139,6 +139,9 @@ def score_candidates(
     if told.any():
         problem = f"{told.sum():,} events are candidates of their user, too (the first is in row {told.int().argmax()})"
         warnings.warn(f"{problem}: they are left out, since they would tell the label", DataWarning, stacklevel=2)
+    if test is not None and torch.isin(_pairs(tables[1]), _pairs(tables[0])).all():
+        problem = "every candidate of test is a labelled one: the scores of its lists tell their labels"
+        warnings.warn(f"{problem}. Give the candidates that are to be ranked", DataWarning, stacklevel=2)
     log = log.take(~told)
     if not any(torch.isin(t[_ITEM].values, log[_ITEM].values).any() for t in tables):
         raise DataError("no candidate's item is in the log", column=item, remedy="Check the column in both tables")
