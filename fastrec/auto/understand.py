@@ -626,7 +626,7 @@ def _split(made: Problem, known: pa.Table) -> None:
             told = f"all rows of one {n} share the target: " if made.drop.get(n, "").endswith(_SHARED) else ""
             told += f"if the rows to predict are of another {n}, they are predicted worse than the score says"
             notes.append(f"{told}: give group={n!r} (--group {n}), or write fold_key = {n!r}")
-        made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
+        made.decisions.append(_folds(made, known, notes, sure=len(notes) == 1))
         return
     if found is None:
         made.note("folds", "random", f"rows at random ({wrong})", sure=False)
@@ -635,8 +635,7 @@ def _split(made: Problem, known: pa.Table) -> None:
     made.time = found.column if found.by == "time" else None
     made.group = found.column if found.by == "group" else None
     made.ids = [n for n in made.ids if n != made.time]
-    as_test = AutoDecision("folds", found.by, found.why)
-    made.decisions.append(_at_random(made, known, [found.why]) if found.by == "random" else as_test)
+    made.decisions.append(_folds(made, known, [found.why], by=found.by))
 
 
 def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> None:
@@ -677,28 +676,40 @@ def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> Non
     else:
         made.mirror, why = Mirror(by, name, why, folds), f"{why}, though the test looks cut otherwise: {found.why}"
     made.ids = [n for n in made.ids if n != made.time]
-    made.note("folds", by, why, sure=sure)
+    made.decisions.append(_folds(made, known, [why], by=by, sure=sure))
 
 
-def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> AutoDecision:
+def _folds(made: Problem, known: pa.Table, notes: list[str], *, by: str = "random", sure: bool = True) -> AutoDecision:
     if share := _copies(known, made):
         said = "is a copy of another in all columns, and of copies some are learned and others scored"
         notes = [*notes, f"{share:.3g} of the rows {said}: the score is flattered unless you remove them"]
-    return AutoDecision("folds", "random", "; ".join(notes), sure=sure and not share)
+    return AutoDecision("folds", by, "; ".join(notes), sure=sure and not share)
 
 
 def _copies(known: pa.Table, made: Problem) -> float:
-    """Return the share of rows that copy another row; 0: few, or as many as chance gives with few values."""
+    """Return the share of rows that copy another row; 0: few, as many as chance gives, or all in one group or time."""
     n, columns = len(known), sorted((c for c in made.learned if c.kind != "list"), key=lambda c: -c.distinct)
-    rows, distinct = np.zeros(n, dtype="int64"), 0
-    for name in [*(c.name for c in columns), *made.target]:
-        codes, values = pd.factorize(known[name].to_pandas(), use_na_sentinel=False)
-        rows, found = pd.factorize(rows * len(values) + codes)
-        distinct = len(found)
-        # Copies of less than 1 % of the rows are not reported.
-        if distinct > (1 - 0.01) * n:
-            return 0.0
-    return 1 - distinct / n if columns and columns[0].distinct > distinct / 2 else 0.0
+    keys = [k for k in (made.group, made.time) if k is not None and k in known.column_names]
+    names, draw = [c.name for c in columns if c.name not in keys], np.random.default_rng(0)
+
+    def distinct(names: Sequence[str], *, shuffled: bool = False) -> int:
+        rows, found = np.zeros(n, dtype="int64"), 1
+        for name in names:
+            codes, values = pd.factorize(known[name].to_pandas(), use_na_sentinel=False)
+            rows, of = pd.factorize(rows * len(values) + (draw.permutation(codes) if shuffled else codes))
+            found = len(of)
+            if found > (1 - 0.01) * n:  # copies of less than 1 % of the rows are not reported
+                break
+        return found
+
+    several = distinct([*names, *made.target])
+    if several > (1 - 0.01) * n or not columns or (keys and distinct([*names, *made.target, *keys]) == several):
+        return 0.0
+    # By chance rows of few values are alike: then their targets differ, or shuffled columns give as many.
+    copied = columns[0].distinct > several / 2 or (
+        distinct(names) == several and n - distinct(names, shuffled=True) < (n - several) / 10
+    )
+    return 1 - several / n if copied else 0.0
 
 
 def _scale(made: Problem, known: pa.Table) -> str | None:

@@ -184,7 +184,7 @@ def blend(
     """Blend runs of one competition on the same folds, and predictions from elsewhere, by one more level of stacking.
 
     A file (CSV or Parquet) has the run's ids, and `fold` where it is known. It has a prediction for each test row and
-    each training row that folds score. Training rows are predicted out of fold: predictions by heart are refused.
+    each training row that folds score. Training rows are predicted out of fold: most predictions by heart are refused.
     """
     with readable_errors() as stages:
         from fastrec.competition.blend import blend_runs
@@ -392,6 +392,6 @@ def tune(
         Console().print(table)
         pruned = sum(t.pruned for t in found.trials)
         typer.echo(f"{len(found.trials)} trials, {pruned} given up early, {found.new} new; kept in {found.storage}")
-        if found.best.number is None:
-            typer.echo("no trial is better than the run's settings")
+        said = "no trial is better than the run's settings"
+        typer.echo(said if found.best.number is None else "the best of many is optimistic: check it on rows kept apart")
         typer.echo(found.best.line)

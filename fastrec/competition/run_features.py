@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,9 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.resumable import Parts
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning
 from fastrec.features import FeatureSet
-from fastrec.features._engine.chain import step_by_step
+from fastrec.features._engine.chain import reads_target, step_by_step
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
 from fastrec.table import Table, load_state
 from fastrec.validate import Folds
@@ -45,9 +46,13 @@ def make_features(run: TableRun) -> None:
     rows = len(run.found.train) + (0 if run.found.test is None else len(run.found.test))
     with run.stages.stage("features", rows) as advance:
         run.prepared = RunFeatures(run.recipe, run.found, run.folds, targets, run.parts, run.split)
-        steps = 0 if run.prepared.features is None else len(run.prepared.features.steps)
-        with step_by_step(advance, rows, steps * (1 + (run.found.test is not None))):
+        steps = [] if run.prepared.features is None else run.prepared.features.steps
+        with step_by_step(advance, rows, len(steps) * (1 + (run.found.test is not None))):
             run.prepared.fit()
+        if not run.recipe.history and (seen := next((s for s in steps if reads_target(s, targets)), None)):
+            problem = f"{type(seen).__name__} looks back at {', '.join(targets)}, which scored rows lack"
+            remedy = "Write history = True in the recipe: they find the training rows before them"
+            warnings.warn(f"{problem}. {remedy}", DataWarning, stacklevel=2)
 
 
 class RunFeatures:
@@ -193,10 +198,8 @@ class RunFeatures:
 
     def _transform(self, features: FeatureSet, rows: Table, before: Table) -> Table:
         """Compute features of rows with unknown targets; ``before``: rows that a history looks back to."""
-        if not self.recipe.history:
-            return features.transform(self._split(rows), tables=self._tables)
-        given = {"tables": self._tables, "history": self._split(before)}
-        return transform_unknown(features, rows, self.targets, split=self._split, **given)
+        about = {"tables": self._tables, "history": self._split(before) if self.recipe.history else None}
+        return transform_unknown(features, rows, self.targets, split=self._split, **about)
 
     @property
     def _tables(self) -> dict[str, Any]:
@@ -216,13 +219,15 @@ def transform_unknown(
     history: Any,
     split: Callable[[Table | None], Any] = _as_it_is,
 ) -> Table:
-    """Compute features of rows with unknown targets, looking back to ``history``, whose targets are known.
+    """Compute features of rows with unknown targets, looking back to ``history``, whose targets are known, if given.
 
     Targets that the rows have are hidden from the features. ``split`` partitions a table.
     """
-    unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets}
-    made = features.transform(split(rows.with_columns(unknown)), tables=tables, history=history)
-    return made.drop([n for n in targets if n not in rows]).with_columns({n: rows[n] for n in targets if n in rows})
+    hidden = rows.drop(targets)
+    if history is not None:
+        hidden = hidden.with_columns({n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets})
+    made = features.transform(split(hidden), tables=tables, history=history)
+    return made.drop(targets).with_columns({n: rows[n] for n in targets if n in rows})
 
 
 def _columns(made: Table, beside: Table) -> dict[str, object]:

@@ -242,12 +242,12 @@ class TabularFrame(Tabular):
 
     def _features_of(self, rows: torch.Tensor, training: torch.Tensor) -> Any:
         """Make the features of rows to validate on; those that look back find the training rows in their places."""
-        if not looking_back(self._recipe.features):
-            return apply_features(self._recipe.features, take_rows(self._raw, rows))
+        features, targets = self._recipe.features, self._recipe.labels.names
+        if not looking_back(features):
+            return apply_features(features, take_rows(self._raw, rows))
         both = torch.unique(torch.cat([training, rows]))  # sorted; a row in both must not find itself before it
-        return take_rows(
-            apply_features(self._recipe.features, take_rows(self._raw, both)), torch.searchsorted(both, rows)
-        )
+        about = {"targets": targets, "hidden": ~torch.isin(both, training)}
+        return take_rows(apply_features(features, take_rows(self._raw, both), **about), torch.searchsorted(both, rows))
 
     def _fill(self, table: Table, *, fit_rows: int | None = None) -> None:
         recipe = self._recipe
@@ -319,7 +319,8 @@ class TabularFrame(Tabular):
         features = self._recipe.features
         if history is None:
             self._recipe.warn_of_history()
-        made = self._raw if features is None else apply_features(features, self._raw, loaded(history))
+        about = {"history": loaded(history), "targets": self._recipe.labels.names}
+        made = self._raw if features is None else apply_features(features, self._raw, **about)
         self._fill(read_for(made, self._recipe, y_needed=False))
         self._recipe.warn_of_gaps(self.x_cont, None, "test")
 

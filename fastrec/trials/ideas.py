@@ -19,6 +19,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.messages import refuse_absent
 from fastrec.competition.kept_rows import KeptRows, Pair
+from fastrec.competition.run_features import transform_unknown
 from fastrec.errors import DataError, FastrecError, MissingFileError
 from fastrec.features import FeatureSet, check_leakage
 from fastrec.features._engine.saving import selectors_of
@@ -207,15 +208,14 @@ class NewColumns:
 
     def _one_by_one(self) -> Iterator[Pair]:
         # ``cross_fit`` wants folds that train on all other rows; others (by time) are fitted one by one
-        tables, hidden = self._tables(), self.kept.targets
+        tables = self._tables()
         for outside, inside in self.kept.folds:
             features = self._features.__sklearn_clone__()
             train, valid = self._table.take(outside), self._table.take(inside)
             columns = features.fit_transform(train, tables=tables, unlabeled=self._unlabeled())
-            unknown = {n: torch.full((len(valid),), torch.nan, dtype=torch.float64) for n in hidden}
             before = train if self.kept.history else None
-            valid = valid.with_columns(unknown) if self.kept.history else valid.drop(hidden)
-            yield columns, features.transform(valid, tables=tables, history=before)
+            made = transform_unknown(features, valid, self.kept.targets, tables=tables, history=before)
+            yield columns, made.drop(self.kept.targets)
 
     def _unlabeled(self) -> Table | None:
         return self.kept.test() if any(s.scope == "all" for s in self._features.steps) else None

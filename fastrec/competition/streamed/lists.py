@@ -33,6 +33,7 @@ from fastrec.competition.streamed.recipe import StreamedRanking
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator, XGBRanker
 from fastrec.features import FeatureSet
+from fastrec.features._engine.chain import reads_target
 from fastrec.metrics import reciprocal_ranks
 from fastrec.scale.dask import INSTALL
 from fastrec.scale.external import fit_on_parts
@@ -227,6 +228,9 @@ def make_features(run: ListsRun) -> None:
     if features is None:
         raise DataError(f"{recipe.name} has no features", remedy="Write features()")
     features.assume_target(recipe.label)
+    if (seen := next((s for s in features.steps if reads_target(s, [recipe.label])), None)) is not None:
+        problem = f"{type(seen).__name__} reads the label, which rows to predict lack"
+        raise DataError(problem, column=recipe.label, remedy="Leave it out")
     with run.stages.stage("features", sum(run.counts.values())) as advance:
         tables = {n: PartFiles(run.files(f"table-{n}"), recipe.together) for n in run.tables}
         train, valid, test = (PartFiles(run.files(n), recipe.together) for n in ("train", "valid", "test"))

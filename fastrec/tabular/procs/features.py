@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from fastrec._core.memory import FEWER_FEATURES, naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.table import Table, attach, column_names
@@ -122,14 +124,27 @@ def fit_features(features: Any, df: Any) -> Any:
         return _joined(df, features.fit_transform(df), features.outputs)
 
 
-def apply_features(features: Any, df: Any, history: Any = None) -> Any:
+def apply_features(
+    features: Any, df: Any, history: Any = None, *, targets: Sequence[str] = (), hidden: torch.Tensor | None = None
+) -> Any:
     """Return any rows with their features; columns that ``keep`` leaves out stay.
 
-    ``history`` holds earlier rows, for features that look back.
+    ``history`` holds earlier rows, for features that look back. They do not see the ``targets`` of ``hidden`` rows
+    (bool ``[n]``; None: all), which are unknown when such rows are predicted.
     """
-    given = {} if history is None or not looking_back(features) else {"history": history}
+    given, read = {} if history is None or not looking_back(features) else {"history": history}, set[str]()
+    if targets and (steps := _steps(features)):
+        from fastrec.features._engine.chain import masked, reads_target
+
+        read = {n for s in steps for n in reads_target(s, targets)} & set(column_names(df))
     with naming_out_of_memory("making features", FEWER_FEATURES):
-        return _joined(df, features.transform(df, **given), features.outputs)
+        if not read:
+            return _joined(df, features.transform(df, **given), features.outputs)
+        known = Table.read(df)
+        hidden = torch.ones(len(known), dtype=torch.bool, device=known.device) if hidden is None else hidden
+        blank = masked(known, sorted(read), hidden)
+        made = _joined(blank, features.transform(blank, **given), features.outputs)
+        return made.with_columns({n: known[n] for n in read})
 
 
 def looking_back(features: Any) -> list[str]:
@@ -137,10 +152,12 @@ def looking_back(features: Any) -> list[str]:
 
     A generator without an order, such as ``GroupRank``, reads groups whole; these do not span training and test.
     """
-    sets = features.sets if isinstance(features, FeatureChain) else [features]
-    steps = [step for one in sets for step in getattr(one, "steps", ())]
-    ordered = [s for s in steps if s.online == "history" and hasattr(s, "order")]
+    ordered = [s for s in _steps(features) if s.online == "history" and hasattr(s, "order")]
     return [n for s in ordered if getattr(s, "table", None) is None for n in s.outputs]
+
+
+def _steps(features: Any) -> list[Any]:
+    return [step for one in getattr(features, "sets", [features]) for step in getattr(one, "steps", ())]
 
 
 def _joined(df: Any, made: Any, outputs: Sequence[str]) -> Any:

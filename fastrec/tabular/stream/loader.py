@@ -79,7 +79,8 @@ class FileRows(StreamRows):
         if not fit and history is None:
             self.recipe.warn_of_history()
         frame = self.read_inputs("fit_inputs" if fit else "inputs")
-        made = features.fit_transform(frame) if fit else apply_features(features, frame, history)
+        about = {"history": history, "targets": self.recipe.labels.names}
+        made = features.fit_transform(frame) if fit else apply_features(features, frame, **about)
         there = set(column_names(made))
         self.made = Table.read(made, [n for n in features.outputs if n in there], device="cpu")
 
