@@ -244,10 +244,8 @@ def planted_ctr(
     """
     valid = rows // 10 if valid is None else valid
     if rows < 1 or not 0 <= valid < rows or seed < 0:
-        raise DataError(
-            f"{rows} rows, {valid} of them for validation, seed {seed}",
-            remedy="Give one row or more, fewer for validation, and a seed ≥ 0",
-        )
+        problem = f"{rows} rows, {valid} of them for validation, seed {seed}"
+        raise DataError(problem, remedy="Give one row or more, fewer for validation, and a seed ≥ 0")
     truth = CTRTruth(tuple(cardinalities), n_cont, seed, base_rate, signal, exponent)
     cats, conts = [f"c{i}" for i in range(len(cardinalities))], [f"x{i}" for i in range(n_cont)]
     categorify, labels = Categorify(), Labels([TARGET], RegressionBlock(n_out=1), dtype=torch.float32)

@@ -47,11 +47,10 @@ def naming_lost_ranks(doing: str) -> Iterator[None]:
         raise
     except (RuntimeError, ValueError) as error:
         said = " ".join(str(error).split())
-        raise RankError(
-            f"rank {rank()} of {world_size()} has lost another one while {doing} ({said[:300]})",
-            remedy="See what the rank that ended first says: it ran out of memory, raised an error, was killed, "
-            "or its machine cannot be reached",
-        ) from error
+        problem = f"rank {rank()} of {world_size()} has lost another one while {doing} ({said[:300]})"
+        remedy = "See what the rank that ended first says: it ran out of memory, raised an error, was killed, "
+        remedy += "or its machine cannot be reached"
+        raise RankError(problem, remedy=remedy) from error
 
 
 def _where(like: Tensor) -> torch.device:

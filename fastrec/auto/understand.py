@@ -703,13 +703,12 @@ def _copies(known: pa.Table, made: Problem) -> float:
         return found
 
     several = distinct([*names, *made.target])
-    if several > (1 - 0.01) * n or not columns or (keys and distinct([*names, *made.target, *keys]) == several):
+    copies = n - several
+    if copies < 0.01 * n or not names or (keys and distinct([*names, *made.target, *keys]) == several):
         return 0.0
-    # By chance rows of few values are alike: then their targets differ, or shuffled columns give as many.
-    copied = columns[0].distinct > several / 2 or (
-        distinct(names) == several and n - distinct(names, shuffled=True) < (n - several) / 10
-    )
-    return 1 - several / n if copied else 0.0
+    # Of few values rows are alike by chance: then their targets differ, or rows of shuffled columns are alike, too.
+    chance = max(several - distinct(names), n - distinct(names, shuffled=True))
+    return copies / n if chance < copies / 10 else 0.0
 
 
 def _scale(made: Problem, known: pa.Table) -> str | None:

@@ -118,11 +118,10 @@ class Scorer:
         bad = ((own != own.round()) | (own < 0)).reshape(len(own), -1).any(1)
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
-            raise DataError(
-                f"{self.name} scores classes, numbered in order from 0, and the target is an amount "
-                f"({float(own[row].flatten()[0]):g})", column=self.target.names[0], row=row,
-                remedy="Give a metric of amounts, such as rmse, or number the classes",
-            )  # fmt: skip
+            problem = f"{self.name} scores classes, numbered in order from 0, and the target is an amount "
+            problem += f"({float(own[row].flatten()[0]):g})"
+            remedy = "Give a metric of amounts, such as rmse, or number the classes"
+            raise DataError(problem, column=self.target.names[0], row=row, remedy=remedy)
 
     @property
     def name(self) -> str:

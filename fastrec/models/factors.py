@@ -160,12 +160,11 @@ class TwoTower(FieldNet):
         super().__init__(emb_szs, n_cont, **inputs)
         temperature = (0.05 if normalize else 1.0) if temperature is None else temperature
         if not query or not item or out_sz != 1 or dim < 1 or temperature <= 0:
-            raise DataError(
-                f"two towers of {len(query)} and {len(item)} columns, width {dim}, {out_sz} outputs, "
-                f"temperature {temperature}",
-                remedy="Give query=[…] and item=[…], one output (loss_func=InBatchSoftmax(), BCE() or BPR()), and "
-                "a width and a temperature above 0",
-            )
+            problem = f"two towers of {len(query)} and {len(item)} columns, width {dim}, {out_sz} outputs, "
+            problem += f"temperature {temperature}"
+            remedy = "Give query=[…] and item=[…], one output (loss_func=InBatchSoftmax(), BCE() or BPR()), and "
+            remedy += "a width and a temperature above 0"
+            raise DataError(problem, remedy=remedy)
         cats = list(inputs.get("cat_names") or map(str, range(len(emb_szs))))
         sizes = inputs.get("vector_szs", ())
         conts = [f"cont{i}" for i in range(self.n_cont)] if cont_names is None else list(cont_names)

@@ -126,12 +126,10 @@ def together(
         len(rows[saved.config["list_column"]].group_numbers().cpu()[judged].unique()) if ranking else int(judged.sum())
     )
     if count < limits.GATE_UNITS:
-        raise DataError(
-            f"{count} new {'lists' if ranking else 'rows'} would be scored ({folds.method}), and the "
-            f"gate needs {limits.GATE_UNITS}",
-            file=file,
-            remedy="Score more periods (--scored) or longer ones (--every week), or give more rows",
-        )
+        problem = f"{count} new {'lists' if ranking else 'rows'} would be scored ({folds.method}), and the "
+        problem += f"gate needs {limits.GATE_UNITS}"
+        remedy = "Score more periods (--scored) or longer ones (--every week), or give more rows"
+        raise DataError(problem, file=file, remedy=remedy)
     own = {n: t.to(where) for n, t in kept.tables(kept.table_names).items()}
     found = CompetitionData(rows, test, tables={**own, **tables}, types=saved.reading.types)
     cold = tuple(k for k, (_, scored_rows) in enumerate(folds) if not bool(is_new[scored_rows].all()))

@@ -178,11 +178,10 @@ class NextItemNet(SessionModel):
         """Return the net after checking that it can read these sessions."""
         learned = len(self.model.codings)
         if len(sessions.sides) != learned:
-            raise DataError(
-                f"the sessions have {len(sessions.sides)} side features ({', '.join(sessions.sides) or 'none'}), "
-                f"the net learned from {learned}",
-                remedy="Read them as the training sessions were read: training.new(rows), with the same columns",
-            )
+            problem = f"the sessions have {len(sessions.sides)} side features ({', '.join(sessions.sides) or 'none'}), "
+            problem += f"the net learned from {learned}"
+            remedy = "Read them as the training sessions were read: training.new(rows), with the same columns"
+            raise DataError(problem, remedy=remedy)
         return self.model
 
     def _block(self, sessions: SessionFrame) -> Tensor:

@@ -644,18 +644,15 @@ def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: L
     """Refuse predictions of other rows or folds: a blend would trust a model that has seen its answers."""
     for one in base:
         if len(one.oof) != len(train) or len(one.test) != len(test):
-            raise DataError(
-                f"{one.name} has {len(one.oof)} and {len(one.test)} predictions for {len(train)} training and "
-                f"{len(test)} test rows",
-                remedy="Give one for each row",
-            )
+            problem = f"{one.name} has {len(one.oof)} and {len(one.test)} predictions for {len(train)} training and "
+            problem += f"{len(test)} test rows"
+            raise DataError(problem, remedy="Give one for each row")
         if one.folds != folds.digest:
             how = "are not known to be out of fold" if one.folds is None else "were made by other folds"
-            raise LeakageError(
-                f"the training predictions of {one.name} {how}",
-                remedy="Cross-fit all models on the stack's folds; to vouch for predictions made elsewhere, but out of "
-                "these folds, give Predictions(…, folds=folds_digest(rows of each fold, n))",
-            )
+            problem = f"the training predictions of {one.name} {how}"
+            remedy = "Cross-fit all models on the stack's folds; to vouch for predictions made elsewhere, but out of "
+            remedy += "these folds, give Predictions(…, folds=folds_digest(rows of each fold, n))"
+            raise LeakageError(problem, remedy=remedy)
         if train.task == "ranking":
             continue  # a missing score ranks a candidate last
         for values, rows in ((one.oof, folds.scored), (one.test, torch.ones(len(test), dtype=torch.bool))):

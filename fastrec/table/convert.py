@@ -216,8 +216,7 @@ def column_names(frame: Any) -> list[str]:
         return list(frame)
     if library_of(frame) in ("pandas", "polars", "cudf") and hasattr(frame, "columns"):
         return list(frame.columns)
-    raise DataError(
-        f"cannot read a {type(frame).__module__}.{type(frame).__qualname__}",
-        remedy="Give a CSV or Parquet path, a frame of pandas, polars, Arrow or cuDF, a dict of arrays, or a Table "
-        "(a Dask frame: .compute() it, or write it to Parquet)",
-    )
+    problem = f"cannot read a {type(frame).__module__}.{type(frame).__qualname__}"
+    remedy = "Give a CSV or Parquet path, a frame of pandas, polars, Arrow or cuDF, a dict of arrays, or a Table "
+    remedy += "(a Dask frame: .compute() it, or write it to Parquet)"
+    raise DataError(problem, remedy=remedy)

@@ -496,11 +496,9 @@ def rec_learner(
     """
     _check_kinds(dls, model, loss_func, metrics)
     if not len(dls.train):
-        raise DataError(
-            f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
-            f"drop_last={dls.train.drop_last}",
-            remedy="Use a batch size of at most the number of rows, or drop_last=False",
-        )
+        problem = f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
+        problem += f"drop_last={dls.train.drop_last}"
+        raise DataError(problem, remedy="Use a batch size of at most the number of rows, or drop_last=False")
     config = {**(config or {}), **{k: v for k, v in {"layers": layers, "y_range": y_range}.items() if v is not None}}
     own = {k: options.pop(k) for k in list(options) if k in LEARNER_OPTIONS}
     training = {k: options.pop(k) for k in list(options) if k in TRAINING_OPTIONS}

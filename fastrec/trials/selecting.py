@@ -118,7 +118,7 @@ def select_features(
     ``'null'`` keeps a column if its gain has a p-value of at most .1 among those of its ``repeats`` shuffled copies.
     ``'permutation'`` shuffles one column at a time among the rows that a fold scores, and keeps it if the metric is
     worse and 0 is outside the 95 % interval. Of redundant columns ``'null'`` keeps all and ``'permutation'`` may drop
-    all: ``try_features(drop=…)`` measures the loss without them. The targets of all rows choose: a run with these columns
+    all: ``try_features(drop=…)`` measures the loss without them. Targets of all rows choose: a run with these columns
     alone is flattered out of fold.
 
     Args:

@@ -183,11 +183,10 @@ class RowKeys:
         rows = found.to_numpy().astype(np.int64)
         missing = np.setdiff1d(np.arange(len(wanted.text)), rows)
         if len(missing) and complete:
-            raise SubmissionError(
-                f"row {wanted.numbers[missing[0]]} of {name} has no row here: {wanted.named(missing[0])} "
-                f"({len(missing)} missing in all)",
-                file=self.path, column=column, remedy="Write one row for each that is to be predicted",
-            )  # fmt: skip
+            problem = f"row {wanted.numbers[missing[0]]} of {name} has no row here: {wanted.named(missing[0])} "
+            problem += f"({len(missing)} missing in all)"
+            remedy = "Write one row for each that is to be predicted"
+            raise SubmissionError(problem, file=self.path, column=column, remedy=remedy)
         return rows
 
 
@@ -275,12 +274,11 @@ class SubmissionForm:
         bad |= len(self.sep) != 1 or self.sep in '"\r\n' or not self.item_sep or self.candidates_sep == ""
         bad |= bool(self.items) and self.candidates is None and len(self.ids) > 1  # next items are of one id
         if bad or (self.max_items is not None and self.max_items < 1):
-            raise DataError(
-                f"no submission has the columns {', '.join(self.header)}, the separators {self.sep!r}, "
-                f"{self.item_sep!r} and {self.candidates_sep!r}, and {self.max_items} items",
-                remedy="Name each column once, either values or items; give separators (sep= is one character) and 1 "
-                "item or more",
-            )
+            problem = f"no submission has the columns {', '.join(self.header)}, the separators {self.sep!r}, "
+            problem += f"{self.item_sep!r} and {self.candidates_sep!r}, and {self.max_items} items"
+            remedy = "Name each column once, either values or items; give separators (sep= is one character) and 1 "
+            remedy += "item or more"
+            raise DataError(problem, remedy=remedy)
 
     @property
     def header(self) -> tuple[str, ...]:

@@ -164,13 +164,10 @@ def table_kinds(
         wanted[name] = "device" if fits or left >= 0 else "cached"
     fixed = sum(taken[n] for n, kind in wanted.items() if kind == "device")
     if limit is not None and fixed > limit:
-        raise DeviceMemoryError(
-            f"embedding tables of {shown_bytes(fixed)} with their optimizer's state are more than the "
-            f"{shown_bytes(limit)} of device_bytes",
-            asked=fixed,
-            free=limit,
-            remedy="Give placement='auto' or 'cached', narrower tables (emb_szs=), or a larger device_bytes",
-        )
+        problem = f"embedding tables of {shown_bytes(fixed)} with their optimizer's state are more than the "
+        problem += f"{shown_bytes(limit)} of device_bytes"
+        remedy = "Give placement='auto' or 'cached', narrower tables (emb_szs=), or a larger device_bytes"
+        raise DeviceMemoryError(problem, asked=fixed, free=limit, remedy=remedy)
     names = {"host": "host", "cached": "cached", "row-sharded": "sharded"}
     return {n: names[kind] for n, kind in wanted.items() if kind != "device"}  # type: ignore[misc]
 

@@ -256,11 +256,10 @@ class RowCache:
         free = self._free[: len(rows)]
         if len(free) < len(rows):
             if must:
-                raise DeviceMemoryError(
-                    f"a batch needs {len(rows):,} more rows of width {self.store.width} on the device, "
-                    f"{self.slots:,} have room and {len(free):,} of these are free",
-                    remedy="Lower the batch size (bs=), accumulate fewer batches, or give a larger device_bytes",
-                )
+                problem = f"a batch needs {len(rows):,} more rows of width {self.store.width} on the device, "
+                problem += f"{self.slots:,} have room and {len(free):,} of these are free"
+                remedy = "Lower the batch size (bs=), accumulate fewer batches, or give a larger device_bytes"
+                raise DeviceMemoryError(problem, remedy=remedy)
             rows = rows[: len(free)]
         self._free = self._free[len(rows) :]
         self._fill(rows, free)

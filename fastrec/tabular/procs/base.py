@@ -107,11 +107,9 @@ def generator_of_that_name(proc: FrameProc) -> str:
 
 def _refuse_columns(proc: FrameProc, columns: Sequence[Any]) -> None:
     if columns:
-        raise DataError(
-            f"{proc.name}, the proc, prepares all of a TabularFrame's columns and takes none by name, "
-            f"but was given {columns[0]!r}",
-            remedy=generator_of_that_name(proc),
-        )
+        problem = f"{proc.name}, the proc, prepares all of a TabularFrame's columns and takes none by name, "
+        problem += f"but was given {columns[0]!r}"
+        raise DataError(problem, remedy=generator_of_that_name(proc))
 
 
 def _float64(values: Iterable[float]) -> torch.Tensor:

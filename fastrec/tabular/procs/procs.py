@@ -446,8 +446,7 @@ def _as_proc(proc: Any) -> FrameProc:
         return FillMissing(name if name in ("median", "constant", "mode") else rule, made.add_col, made.fill_vals)
     if isinstance(made, FastaiNormalize):
         return Normalize()
-    raise DataError(
-        f"{made!r} cannot prepare a TabularFrame's columns",
-        remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), LogTransform, RankGauss, "
-        "RobustScale, Features, or subclass fastrec.tabular.procs.ContProc",
-    )
+    problem = f"{made!r} cannot prepare a TabularFrame's columns"
+    remedy = "Use Categorify, FillMissing and Normalize (fastrec's or fastai's), LogTransform, RankGauss, "
+    remedy += "RobustScale, Features, or subclass fastrec.tabular.procs.ContProc"
+    raise DataError(problem, remedy=remedy)
