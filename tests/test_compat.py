@@ -24,14 +24,7 @@ from fastai.data.transforms import RandomSplitter
 from fastai.interpret import ClassificationInterpretation, Interpretation
 from fastai.learner import Learner, load_learner
 from fastai.metrics import accuracy, accuracy_multi, mse
-from fastai.tabular.core import (
-    Categorify,
-    FillMissing,
-    Normalize,
-    TabularPandas,
-    add_datepart,
-    cont_cat_split,
-)
+from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas, add_datepart, cont_cat_split
 from fastai.tabular.learner import tabular_learner
 from fastai.tabular.model import get_emb_sz
 from fastai.torch_core import set_seed

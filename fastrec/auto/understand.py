@@ -702,8 +702,7 @@ def _copies(known: pa.Table, made: Problem) -> float:
                 break
         return found
 
-    several = distinct([*names, *made.target])
-    copies = n - several
+    copies = n - (several := distinct([*names, *made.target]))
     if copies < 0.01 * n or not names or (keys and distinct([*names, *made.target, *keys]) == several):
         return 0.0
     # Of few values rows are alike by chance: then their targets differ, or rows of shuffled columns are alike, too.

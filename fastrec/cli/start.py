@@ -183,9 +183,8 @@ def score_given_candidates(
         found = made.scores.to_arrow().to_pydict()
         mrr = TableColumn("mrr", [f"{v:.4f}" for v in found["mrr"]], options={"justify": "right"})
         show_table([TableColumn("score", found["score"]), mrr])
-        typer.echo(
-            f"train {len(made.train)} candidates of {made.lists} lists and {made.hidden} made by hiding an event"
-        )
+        problem = f"train {len(made.train)} candidates of {made.lists} lists and {made.hidden} made by hiding an event"
+        typer.echo(problem)
         if made.test is not None:
             typer.echo(f"test  {len(made.test)} candidates")
         where = ["--data", str(out), "--task", "ranking", "--group", made.group, "--item", made.item]

@@ -242,10 +242,9 @@ class _FirstRun:
         alike = torch.corrcoef(torch.stack([v[rows].flatten() for v in (*ordered[:2], first, label)]))
         likeness = float(alike[0, 1])
         if likeness < -0.3 and alike[2, 3] < 0:  # honest models may contradict one another, but not the label
-            warn(
-                f"{path}: its predictions fall where those of the first run rise (correlation {likeness:.2f}). "
-                "Is a higher number better in it, too?"
-            )
+            problem = f"{path}: its predictions fall where those of the first run rise (correlation {likeness:.2f}). "
+            problem += "Is a higher number better in it, too?"
+            warn(problem)
         train, test = ([v[part].numpy() for v in (first, *others)] for part in (rows, slice(self.size, None)))
         share, ratio = seen_share(
             train, test, label[rows].numpy(), None if groups is None else len(groups[rows].unique())

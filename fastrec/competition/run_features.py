@@ -51,8 +51,7 @@ def make_features(run: TableRun) -> None:
             run.prepared.fit()
         if not run.recipe.history and (seen := next((s for s in steps if reads_target(s, targets)), None)):
             problem = f"{type(seen).__name__} looks back at {', '.join(targets)}, which scored rows lack"
-            remedy = "Write history = True in the recipe: they find the training rows before them"
-            warnings.warn(f"{problem}. {remedy}", DataWarning, stacklevel=2)
+            warnings.warn(f"{problem}. Write history = True: they find the training rows", DataWarning, stacklevel=2)
 
 
 class RunFeatures:

@@ -353,10 +353,9 @@ class SessionFrame:
         lost = had & (torch.bincount(rows_of(self.offsets)[self.values > 0], minlength=len(self)) == 0)
         count = int(lost.sum())
         if count:
-            warn(
-                f"no item of {count:,} of {len(self):,} sessions is known to the model (such as session "
-                f"{int(lost.nonzero()[0])}): they are predicted as if they were empty"
-            )
+            problem = f"no item of {count:,} of {len(self):,} sessions is known to the model (such as session "
+            problem += f"{int(lost.nonzero()[0])}): they are predicted as if they were empty"
+            warn(problem)
 
     @classmethod
     def of(cls, values: torch.Tensor, offsets: torch.Tensor, items: Vocab, *, target: Any = None) -> Self:

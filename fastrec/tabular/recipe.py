@@ -114,10 +114,9 @@ class FrameRecipe:
         bad = (~ys.isfinite()).nonzero() if ys.is_floating_point() else ()
         if len(bad):
             row, column = bad[0].tolist()
-            warn(
-                f"column {self.labels.names[column]!r}, row {int(rows[row])}: the target of a validation row is "
-                f"{ys[row, column].item():.4g}: scores on such rows will be NaN. Leave them out of the splits."
-            )
+            problem = f"column {self.labels.names[column]!r}, row {int(rows[row])}: the target of a validation row is "
+            problem += f"{ys[row, column].item():.4g}: scores on such rows will be NaN. Leave them out of the splits."
+            warn(problem)
 
     def _lacking(self, numbers: torch.Tensor) -> list[int]:
         # A tenth of the cost of looking at each; infinities are kept by sums, and large numbers may make them too.

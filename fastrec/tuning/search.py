@@ -79,8 +79,7 @@ def tune_run(
 
     Every trial is trained on the run's folds with its seeds, and scored out of fold by its metric. After each fold a
     trial behind the median of the others is stopped (Optuna's ``MedianPruner`` and ``TPESampler``). A second search
-    continues the first. The score of the best of many trials is optimistic, and a run with its settings has the same
-    score on the same folds: only rows that were kept apart can check it.
+    continues the first. The best of many trials is optimistic, and so is its run: only rows kept apart can check it.
 
     Args:
         run: the run directory; it was made by ``fastrec run``, or ``run_competition(…, resume=True)``.

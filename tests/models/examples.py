@@ -85,11 +85,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(
             {"width": 16, "d_embedding": 4},
             direct=lambda c: {
-                "known": [
-                    torch.randint(0, 7, (20, len(c.cats))),
-                    torch.randn(20, len(c.conts)),
-                    torch.randn(20, 3),
-                ]
+                "known": [torch.randint(0, 7, (20, len(c.cats))), torch.randn(20, len(c.conts)), torch.randn(20, 3)]
             },
             loss=lambda net, loss: net.wrap_loss(loss),
             excused=dict.fromkeys(["lists", "vectors"], "it keeps ids and numbers of the training rows alone"),

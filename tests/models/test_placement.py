@@ -151,10 +151,7 @@ def test_gradients_added_up_over_batches_are_those_of_a_plain_net(kind):
 BETWEEN = ["train", "ahead", "look", "forward", "settle", "begin", "save"]
 
 
-@given(
-    events=st.lists(st.sampled_from(BETWEEN), min_size=4, max_size=16),
-    seed=st.integers(0, 99),
-)
+@given(events=st.lists(st.sampled_from(BETWEEN), min_size=4, max_size=16), seed=st.integers(0, 99))
 @settings(max_examples=20)
 def test_whatever_happens_between_batches(events, seed):
     nets, opts = twins()

@@ -228,9 +228,8 @@ def make_features(run: ListsRun) -> None:
     if features is None:
         raise DataError(f"{recipe.name} has no features", remedy="Write features()")
     features.assume_target(recipe.label)
-    if (seen := next((s for s in features.steps if reads_target(s, [recipe.label])), None)) is not None:
-        problem = f"{type(seen).__name__} reads the label, which rows to predict lack"
-        raise DataError(problem, column=recipe.label, remedy="Leave it out")
+    if any(reads_target(s, [recipe.label]) for s in features.steps):
+        raise DataError("a feature reads it, and rows to predict lack it", column=recipe.label, remedy="Leave it out")
     with run.stages.stage("features", sum(run.counts.values())) as advance:
         tables = {n: PartFiles(run.files(f"table-{n}"), recipe.together) for n in run.tables}
         train, valid, test = (PartFiles(run.files(n), recipe.together) for n in ("train", "valid", "test"))

@@ -38,7 +38,7 @@ class GatheredOnWorkers:
     def __init__(self, parts: Sequence[Any], cut: ByKey | ByTime) -> None:
         count = cut.count
         split = [task(_split, part, cut, nout=count + 1) for part in parts]
-        stacked = tasks_of_pieces(_stacked, split, range(count), nout=2)
+        stacked = tasks_of_pieces(lambda ts: (concat(ts), [len(t) for t in ts]), split, range(count), nout=2)
         self.tables = [table for table, _ in stacked]
         self._sizes = [sizes for _, sizes in stacked]
         self._buckets = [s[count] for s in split]
@@ -96,10 +96,6 @@ def _split(table: Table, cut: ByKey | ByTime) -> tuple[Any, ...]:
     starts = [0, *ends[:-1]]
     pieces = [Table({n: compact(c) for n, c in table.take(order[a:b])._columns.items()}) for a, b in zip(starts, ends)]
     return *pieces, buckets.to(torch.uint8)
-
-
-def _stacked(pieces: list[Table]) -> tuple[Table, list[int]]:
-    return concat(pieces), [len(t) for t in pieces]
 
 
 def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:

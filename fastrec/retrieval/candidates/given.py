@@ -140,8 +140,7 @@ def score_candidates(
         problem = f"{told.sum():,} events are candidates of their user, too (the first is in row {told.int().argmax()})"
         warnings.warn(f"{problem}: they are left out, since they would tell the label", DataWarning, stacklevel=2)
     if test is not None and torch.isin(_pairs(tables[1]), _pairs(tables[0])).all():
-        problem = "every candidate of test is a labelled one: the scores of its lists tell their labels"
-        warnings.warn(f"{problem}. Give the candidates that are to be ranked", DataWarning, stacklevel=2)
+        warnings.warn("every candidate of test is a labelled one: scores tell its label", DataWarning, stacklevel=2)
     log = log.take(~told)
     if not any(torch.isin(t[_ITEM].values, log[_ITEM].values).any() for t in tables):
         raise DataError("no candidate's item is in the log", column=item, remedy="Check the column in both tables")

@@ -442,7 +442,6 @@ def _warn_of_others(cache: Path, name: str, mine: Path) -> None:
             if other != mine and (other / _ABOUT).exists():
                 count, size = count + 1, size + sum(f.stat().st_size for f in other.iterdir())
     if count:
-        warn(
-            f"{cache} also holds {count} {name!r} caches of other files or settings, {size / 1e6:,.1f} MB. "
-            "They stay; remove the folders that are not needed any more"
-        )
+        problem = f"{cache} also holds {count} {name!r} caches of other files or settings, {size / 1e6:,.1f} MB. "
+        problem += "They stay; remove the folders that are not needed any more"
+        warn(problem)
