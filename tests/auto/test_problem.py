@@ -197,12 +197,14 @@ def test_ids_of_every_row_and_few_values_that_come_again_by_chance_leave_no_doub
     assert (found.keys, decision(found, "folds").sure) == ([], True)
 
 
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("test", [False, True])
-def test_copies_of_rows_are_told_of_with_their_share(tmp_path, test):
-    rows = frame(x2=RNG.normal(size=N), y=RNG.integers(0, 2, N)).drop(columns="id")
+def test_copies_of_rows_are_told_of_with_their_share(tmp_path, test, few):
+    columns = {f"k{i}": RNG.integers(0, 10, N) for i in range(9)} if few else {"x2": RNG.normal(size=N)}
+    rows = frame(**columns, y=RNG.integers(0, 2, N)).drop(columns=["id", "x"] if few else "id")
     again = pd.concat([rows] * 3, ignore_index=True).sample(frac=1, random_state=0)
     again["id"] = np.arange(len(again))  # a number of their own makes them no other rows
-    found = known(folder(tmp_path, again, frame(x2=RNG.normal(size=N)) if test else None), target="y")
+    found = known(folder(tmp_path, again, frame(**columns) if test else None), target="y")
     folds = decision(found, "folds")
     assert f"{again.drop(columns='id').duplicated().mean():.3g} of the rows is a copy" in folds.why
     assert not folds.sure

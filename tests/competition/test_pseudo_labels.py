@@ -1,5 +1,7 @@
 """A run with ``PseudoLabelled``: what its folds learn from test rows holds nothing of the targets that they score."""
 
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,9 @@ from fastrec.competition.run_features import RunFeatures, cut_folds, make_featur
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.table_run import read
 from fastrec.competition.train_models import choose_inputs, fit_models, refit
+from fastrec.errors import DataWarning
 from fastrec.estimators import Estimator, PseudoLabelled, XGBModel
-from fastrec.features import CountEncode, FeatureSet, TargetEncode
+from fastrec.features import CountEncode, FeatureSet, Lag, TargetEncode
 from fastrec.stacking import Stack
 from fastrec.validate import Folds
 from tests.files import scores_of, write_csv
@@ -71,17 +74,26 @@ def fitted(data: Path, parts: Path | None = None, **attributes) -> TableRun:
     return run
 
 
+def looking_back() -> FeatureSet:
+    return FeatureSet([TargetEncode("city", "bought"), Lag("bought", by="city", order="day")], key="id")
+
+
+@pytest.mark.parametrize("given", [{}, {"features": looking_back}])
 @pytest.mark.parametrize("time", [None, "day"])
 @pytest.mark.parametrize("keep", [False, True])
-def test_targets_of_the_scored_fold_move_none_of_its_predictions(tmp_path, time, keep):
-    made = fitted(write(tmp_path / "data"), tmp_path / "a" if keep else None, time=time, refit=False)
+def test_targets_of_the_scored_fold_move_none_of_its_predictions(tmp_path, time, keep, given):
+    given = {**given, "time": time, "refit": False}
+    with pytest.warns(DataWarning, match="Write history") if "features" in given else nullcontext():
+        made = fitted(write(tmp_path / "data"), tmp_path / "a" if keep else None, **given)
     before = {n: made.predictions[n].oof for n in ("alone", "more")}
     assert not torch.equal(before["alone"], before["more"])
     assert all(0 < m.taken < M for m in made.predictions["more"].models)
     _, inside = made.folds[1]
     turned = TRAIN.copy()
     turned.loc[inside.numpy(), "bought"] = 1 - turned.bought[inside.numpy()]
-    again = fitted(write(tmp_path / "turned", turned), tmp_path / "b" if keep else None, time=time, refit=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        again = fitted(write(tmp_path / "turned", turned), tmp_path / "b" if keep else None, **given)
     for name in ("alone", "more"):
         after = again.predictions[name].oof
         assert torch.equal(after[inside], before[name][inside])

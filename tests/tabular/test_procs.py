@@ -423,6 +423,14 @@ def test_validation_rows_look_back_to_training_rows(order, split):
     np.testing.assert_array_equal(to.train.conts["lag1_sold__shop"], own[train])
 
 
+def test_targets_of_validation_rows_are_hidden_from_features():
+    df, features = days(), FeatureSet([Lag("y", by="shop", order="day")])
+    to = TabularFrame(df, None, None, None, "y", splits=(range(40), range(40, 60)), features=features)
+    hidden = df["y"].where(df.index < 40).groupby(df["shop"]).shift()
+    np.testing.assert_allclose(to.valid.conts["lag1_y__shop"], hidden[40:], rtol=1e-6)
+    np.testing.assert_allclose(to.valid.ys["y"], df["y"][40:], rtol=1e-6)
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_test_rows_look_back_to_the_history_that_is_given(several):
     df = days()
