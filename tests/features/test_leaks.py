@@ -392,9 +392,7 @@ def test_history_with_the_row_itself_is_refused(feature):
     fs = ff.FeatureSet([feature], target="y").fit(rows)
     asked = pd.DataFrame({"s": [1, None, 1, 2], "t": [9, 2, 2, 3]})
     wanted = fs.transform(asked, history=rows[:4])
-    with pytest.raises(
-        DataError, match=r"column 't', row 2: .* would read 'y' of a row of history with the same s and t"
-    ):
+    with pytest.raises(DataError, match=r"column 't', row 2: .* would read 'y' of a row .* with the same s and t"):
         fs.transform(asked, history=rows)
     later = pd.concat([rows[:4], pd.DataFrame({"s": [1, 2], "t": [99, 99], "y": [7.0, 8.0]})])
     pd.testing.assert_frame_equal(fs.transform(asked, history=later), wanted)

@@ -448,9 +448,7 @@ def test_test_rows_look_back_to_the_history_that_is_given(several):
     np.testing.assert_array_equal(made["lag1_sold__shop"], lags.shift()[50:])
     if several:
         np.testing.assert_array_equal(made["lag1_lag1_sold__shop__shop"], lags.shift(2)[50:])
-    with pytest.warns(
-        DataWarning, match=r"'lag1_sold__shop'.* look back to earlier rows, and only the given.*history="
-    ) as told:
+    with pytest.warns(DataWarning, match=r"'lag1_sold__shop'.* look back to .*, and only the given.*history=") as told:
         alone, _ = (dls.test_dl(test).dataset.conts for _ in range(2))
     assert len(told) == 1
     np.testing.assert_array_equal(alone["lag1_sold__shop"], test.groupby("shop")["sold"].shift())
