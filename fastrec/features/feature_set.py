@@ -26,6 +26,7 @@ from fastrec.features.base import Context, Feature, Names, Parameters, generator
 from fastrec.features.cache import FeatureCache
 from fastrec.features.columns import Selector, as_list, given_rows
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
+from fastrec.table.frames import row_count
 
 
 class FeatureSet(Parameters):
@@ -260,7 +261,7 @@ class FeatureSet(Parameters):
         there = column_names(df)
         unknown = [n for n in self.inputs if n in self.targets and n not in there]
         work = self._table(df, [n for n in self.inputs if n not in unknown], device=device)
-        blank = torch.full((len(work),), torch.nan, dtype=torch.float64, device=work.device)
+        blank = torch.full((row_count(df),), torch.nan, dtype=torch.float64, device=work.device)
         return work.with_columns({n: Column("number", blank, name=n) for n in unknown}) if unknown else work
 
     def _resolve(self, df: Any) -> None:
