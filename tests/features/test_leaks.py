@@ -371,8 +371,8 @@ def test_rows_to_predict_look_back_at_the_history_without_a_target_of_their_own(
     assert [None if pd.isna(v) else float(v) for v in made["lag1_y__user"]] == [0.0, 1.0, None]
     assert made["cumsum_y__user"].tolist() == [1.0, 1.0, 1.0]
     assert made.columns.tolist() == ["user", "t", "lag1_y__user", "cumsum_y__user"]
-    alone = fs.transform(test)
-    assert all(math.isnan(v) for v in alone["lag1_y__user"].astype(float))
+    assert all(math.isnan(v) for v in fs.transform(test)["lag1_y__user"].astype(float))
+    assert ff.FeatureSet([ff.Lag("y")], target="y").fit(train).transform(test)["lag1_y"].isna().tolist() == [True] * 3
 
 
 PLACE = {"by": "s", "order": "t"}
