@@ -22,7 +22,7 @@ from fastrec.features.base import Feature
 from fastrec.metrics import bootstrap_metric, default_metric, get_metric
 from fastrec.table import Table
 from fastrec.validate import Folds, Rows, Target
-from fastrec.validate.cuts import stratified_folds
+from fastrec.validate.cuts import first_in_group, stratified_folds
 
 
 @dataclass
@@ -117,9 +117,7 @@ class QuickTrial:
             times = self.table[problem.time].number(torch.float64).cpu()
             first = torch.arange(len(times))
             if problem.lists is not None:  # a group's is that of its first row
-                codes = self.table[problem.lists].coded().codes.cpu()
-                _, of, size = torch.unique_consecutive(codes, return_inverse=True, return_counts=True)
-                first = (size.cumsum(0) - size)[of]
+                first = first_in_group(self.table[problem.lists].coded().codes.cpu())
             block = times[first].argsort(stable=True).argsort(stable=True) * self.n_folds // len(times)
             return Folds(block[first], method="blocks of time")
         if problem.lists is not None:

@@ -24,6 +24,7 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Target
+from fastrec.validate.cuts import first_in_group
 
 if TYPE_CHECKING:
     from fastrec.competition.forms.rows import SubmissionForm
@@ -213,9 +214,7 @@ class Competition(ABC):
             return Folds.last(train, self.list_column, self.last_of, self.time, self.n_folds)
         if self.time is not None:
             if target is None and self.time in train:
-                groups = train[self.list_column].group_numbers()
-                _, place, rows = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
-                train = train.select([self.time]).take((torch.cumsum(rows, 0) - rows)[place])
+                train = train.select([self.time]).take(first_in_group(train[self.list_column].group_numbers()))
             return Folds.time_series(train, self.time, self.n_folds, gap=self.time_gap, horizon=self.time_horizon)
         if target is None or self.fold_key is not None:
             return Folds.group(train, self.fold_key or self.list_column, self.n_folds)

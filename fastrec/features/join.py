@@ -19,7 +19,8 @@ from fastrec.table.table import concat_columns
 class JoinTable(Grouped):
     """Left join: columns ``{name}_{column}`` of another table with the same key; rows and their order do not change.
 
-    A missing or absent key gives missing values. Columns of all kinds keep their types.
+    A missing or absent key gives missing values. Columns of all kinds keep their types. Rows of the other table are
+    taken whatever their time: ``History`` takes the values before a row.
 
     Args:
         table: the name of the other table in ``tables``.

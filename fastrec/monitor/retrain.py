@@ -32,7 +32,7 @@ from fastrec.registry import Registry, is_registry
 from fastrec.report.data import out_of_fold, read_predictions
 from fastrec.table import Table, concat
 from fastrec.validate import Folds
-from fastrec.validate.cuts import given_times, group_folds, random_folds
+from fastrec.validate.cuts import first_in_group, given_times, group_folds, random_folds
 
 
 @dataclass
@@ -97,13 +97,16 @@ def together(
     rows, is_new = _joined(saved, kept.train().to(where), train, file, time)
     if window is not None and time is None:
         raise DataError("a window is of time, and no column says the time", remedy="Give --time")
+    timed, ranking = rows, saved.target is None
+    if ranking:  # a list's time is that of its first row, as in a recipe's folds
+        timed = rows.take(first_in_group(rows[saved.config["list_column"]].group_numbers()))
     if time is None:  # old rows, then new ones
         names, codes = ["old", "new"], is_new.numpy().astype(np.int64)
     else:
-        names, codes = periods_of(rows[time], every, most=None)
+        names, codes = periods_of(timed[time], every, most=None)
     gap: tuple[Any, ...] = ()
     if about.get("time_gap") and about.get("time") in rows:
-        times = given_times(rows, about["time"], "time")
+        times = given_times(timed, about["time"], "time")
         gap = times.ticks.cpu().numpy(), times.span(about["time_gap"], "gap")
     past = inside = Past(rows, codes, *gap)
     if window is not None:
@@ -112,7 +115,7 @@ def together(
     rows, codes = inside.rows, inside.codes
     if time is None:
         count, said = int(is_new.sum()), about.get("fold_key")
-        key = said or (saved.config["list_column"] if saved.target is None else None)
+        key = said or (saved.config["list_column"] if ranking else None)
         new = rows.take(is_new.to(rows.device))
         fold = torch.full((len(rows),), -1, dtype=torch.int64)
         fold[is_new] = (random_folds(count, 3, seed=0) if key is None else group_folds(new, key, 3)).long()
@@ -121,7 +124,6 @@ def together(
     else:
         folds, judged, warmed_up = _time_folds(inside, names, is_new, scored)
     # The gate cannot decide from fewer: refuse before the training.
-    ranking = saved.target is None
     count = (
         len(rows[saved.config["list_column"]].group_numbers().cpu()[judged].unique()) if ranking else int(judged.sum())
     )

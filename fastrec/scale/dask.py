@@ -119,11 +119,15 @@ def frame_from_dask(
         _check_frame(rows)
     folder, targets = Path(folder), [y_names] if isinstance(y_names, str) else list(y_names or [])
     names = [*(cat_names or []), *(cont_names or []), *targets]
+    if features is not None and targets:
+        features.assume_target(targets)
     made = frame if features is None else features.fit_transform(frame)
     paths = {"train": _written(made, folder / "train", names)}
     if valid is not None:
         past = {"history": frame} if looking_back(features) else {}
-        made = valid if features is None else features.transform(valid, **past)
+        hidden = {n: f"__{n}__" for n in targets}  # from features, as targets to predict are
+        made = valid if features is None else features.transform(valid.rename(columns=hidden), **past)
+        made = made.rename(columns={there: n for n, there in hidden.items()})
         paths["valid"] = _written(made, folder / "valid", names)
     options.setdefault("cache", folder / "packed")
     columns = (procs, cat_names, cont_names, y_names)

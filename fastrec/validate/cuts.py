@@ -19,6 +19,12 @@ from fastrec.table.frames import row_count
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
 
 
+def first_in_group(groups: torch.Tensor) -> torch.Tensor:
+    """Return the number of the first row of each row's group, whose rows follow each other: int64 ``[n]``."""
+    _, of, size = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
+    return (size.cumsum(0) - size)[of]
+
+
 def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
     """Assign each row its validation fold: rows with the same key share a fold, whatever else is in the table.
 

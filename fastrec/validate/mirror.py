@@ -113,6 +113,7 @@ def _by_time(train: Any, test: Any, name: str, folds: int) -> Mirror:
     place = torch.div(last - ours.ticks, horizon, rounding_mode="floor").long()  # 0: the last horizon
     if fits < 1 or not bool((torch.bincount(place[place < fits], minlength=fits) > 0).all()):
         why = f"{share}; train has no rows for folds as long as test ({ours.shown(horizon)}): blocks of as many rows"
+        why += f", without the gap of {ours.shown(gap)} before test" if gap else ""
         return Mirror("time", name, why, folds)
     why = f"{share}; each fold lasts as long as test, {ours.shown(horizon)}"
     why += f", {ours.shown(gap)} after what it trains on" if gap else ""
