@@ -116,9 +116,7 @@ def prediction(model: Estimator, rows: GraphRows) -> Any:
     raise NotInGraphError(why, remedy="Leave the model out of the recipe, or serve the run itself")
 
 
-@writer("NetRanker")
-def _net_ranker(model: Any, rows: GraphRows) -> Any:
-    return net_outputs(model._trained, rows.table)[:, 0]
+writer("NetRanker")(lambda model, rows: net_outputs(model._trained, rows.table)[:, 0])
 
 
 @writer("SessionRanker")
@@ -248,9 +246,7 @@ def _offset(model: Any, rows: GraphRows) -> Any:
     return torch.where(values.isnan(), model._mean, values) + prediction(model.model, rows)
 
 
-@writer("CentredModel", "PseudoLabelled")
-def _pseudo(model: Any, rows: GraphRows) -> Any:
-    return prediction(model.model, rows)
+writer("CentredModel", "PseudoLabelled")(lambda model, rows: prediction(model.model, rows))
 
 
 @writer("ColumnRanker")

@@ -220,11 +220,6 @@ def _gather(graph: Graph, made: torch.Tensor, a: Any, dim: int, index: Any) -> s
     return graph.op("GatherElements", value, place, axis=dim % made.ndim)
 
 
-@handler("bucketize")
-def _bucketize(graph: Graph, made: torch.Tensor, values: GraphTensor, edges: torch.Tensor, **options: Any) -> Any:
-    return _searchsorted(graph, made, edges, values, **options)
-
-
 @handler("searchsorted")
 def _searchsorted(
     graph: Graph, made: torch.Tensor, edges: torch.Tensor, values: GraphTensor, *, right: bool = False, **_: Any
@@ -245,6 +240,9 @@ def _searchsorted(
     wide = graph.op("Unsqueeze", value, axis)
     above = graph.op("Less" if right else "LessOrEqual", wide, graph.constant(edges.numpy()))  # NaN is below none
     return graph.op("ReduceSum", graph.cast(graph.op("Not", above), np.int64), axis, keepdims=0)
+
+
+handler("bucketize")(lambda graph, made, a, edges, **how: _searchsorted(graph, made, edges, a, **how))
 
 
 def _log1p(a: GraphTensor) -> Any:
@@ -442,11 +440,5 @@ def _rows(graph: Graph, part: Any, dtype: torch.dtype) -> str:
     return value_of(graph, part, dtype)
 
 
-@handler("unbind")
-def _unbind(graph: Graph, made: Any, a: GraphTensor, dim: int = 0) -> list[str]:
-    return [pick(graph, a.value, i, dim % a.ndim) for i in range(len(made))]
-
-
-@handler("select")
-def _select(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int, index: int) -> str:
-    return pick(graph, a.value, index, dim % a.ndim)
+handler("unbind")(lambda graph, made, a, dim=0: [pick(graph, a.value, i, dim % a.ndim) for i in range(len(made))])
+handler("select")(lambda graph, made, a, dim, index: pick(graph, a.value, index, dim % a.ndim))
