@@ -38,9 +38,7 @@ _RECIPES = {**{name: name for name in _SIMULATED}, "streamed": "trivago2019/stre
 def fastrec(*words: object, passes: tuple[int, ...] = (0,)) -> None:
     """Run a command of fastrec in a process of its own; any other exit code than these ends the record."""
     command = [sys.executable, "-m", "fastrec", *map(str, words)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     if done.returncode not in passes:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 

@@ -47,9 +47,7 @@ def test_the_plan_is_what_the_model_does(capsys):
     plan = plan_embeddings(CARDS, WIDTHS, 9_000_000, 1.05, batch_size=256)
     shown = capsys.readouterr().out
     assert [t.place for t in plan.tables] == ["cached", "cached", "device"]
-    assert all(
-        text in shown for text in ("30 → 32", "6 → 8", "60,000", "cached", "a batch at the measured", "16 bytes")
-    )
+    assert all(t in shown for t in ("30 → 32", "6 → 8", "60,000", "cached", "a batch at the measured", "16 bytes"))
     net = EmbeddingTables([(CARDS[n], WIDTHS[n]) for n in CARDS], names=list(CARDS), placement=plan)
     (cache,) = net.placed.values()
     device = cache.slots * (3 * 32 + 1) * 4 + 900 * (3 * 8 + 1) * 4

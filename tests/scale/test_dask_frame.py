@@ -15,7 +15,7 @@ from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame  # 
 
 pytestmark = pytest.mark.usefixtures("in_this_thread")
 PROCS = [Categorify, FillMissing, Normalize]
-COLUMNS = (PROCS, ["item"], ["price", "te_item__y", "lag1_price__item"], "y")
+COLUMNS = (PROCS, ["item"], ["price", "te_item__y", "lag1_price__item", "lag1_y__item"], "y")
 
 
 def rows(n=300, seed=0):
@@ -33,14 +33,16 @@ def batches(dls, i):
 
 def test_batches_are_those_of_a_frame_in_memory(tmp_path):
     train, valid = rows(), rows(80, seed=1).assign(id=range(300, 380))
-    steps = [TargetEncode("item", "y"), Lag("price", by="item", order="id")]
+    steps = [TargetEncode("item", "y"), *(Lag(name, by="item", order="id") for name in ("price", "y"))]
     features = FeatureSet(steps, key="id")
     parts = dd.from_pandas(train, npartitions=4), dd.from_pandas(valid, npartitions=2)
     frame = frame_from_dask(parts[0], tmp_path / "rows", *COLUMNS, features=features, valid=parts[1], device="cpu")
     assert len(list((tmp_path / "rows" / "train").glob("*.parquet"))) == 4
     assert any((tmp_path / "rows" / "packed").iterdir())
-    own = FeatureSet(steps, key="id")
-    both = pd.concat([own.fit_transform(train), own.transform(valid, history=train)], ignore_index=True)
+    own = FeatureSet(steps, key="id", target="y")
+    learned, asked = own.fit_transform(train), valid.drop(columns="y")  # features do not see the targets of valid
+    asked = own.transform(asked, history=train).assign(y=valid["y"])
+    both = pd.concat([learned, asked], ignore_index=True)
     splits = (list(range(300)), list(range(300, 380)))
     memory = TabularFrame(both, *COLUMNS, splits=splits, device="cpu")
     streamed, held = frame.dataloaders(bs=64, drop_last=False), memory.dataloaders(bs=64, drop_last=False)

@@ -27,9 +27,7 @@ PARAMS = {"max_depth": 3, "eta": 0.5, "nthread": 1, "max_bin": 64, "seed": 0}
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     rng = np.random.default_rng(0)
-    df = pd.DataFrame(
-        {"id": np.arange(N) + 7, "name": [f"n{i}" for i in range(N)], "city": rng.choice(list("abcd"), N)}
-    )
+    df = pd.DataFrame({"id": np.arange(N) + 7, "name": [f"n{i}" for i in range(N)], "city": rng.choice([*"abcd"], N)})
     df.loc[rng.random(N) < 0.1, "city"] = None
     df["x"], df["z"] = rng.integers(0, 40, N).astype(float), rng.integers(0, 9, N).astype(float)
     df.loc[rng.random(N) < 0.1, "x"] = np.nan

@@ -103,9 +103,7 @@ def test_permuted_events_see_only_those_told_before():
             assert bool(moved[asked]) == (int(order[0, changed]) < int(order[0, asked]))
 
 
-BIASED = [
-    (name, bias) for name in ("SASRec", "PooledSASRec", "ESASRec", "HSTU") for bias in ("position", "time", "both")
-]
+BIASED = [(n, b) for n in ("SASRec", "PooledSASRec", "ESASRec", "HSTU") for b in ("position", "time", "both")]
 CAUSAL = [(name, None) for name in NAMES if NETS[name].task == "causal"]
 GAPS = st.lists(st.floats(0, 1e6), min_size=7, max_size=7)
 TIMES = torch.tensor([[5.0, 5.0, 60.0, 4000.5], [1.7e9, 1.7e9 + 9e5, 0, 0]], dtype=torch.float64, device=DEVICE)

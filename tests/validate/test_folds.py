@@ -19,6 +19,7 @@ from fastrec.errors import DataError, DataWarning, LeakageError, MissingFileErro
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Table
 from fastrec.validate import Folds, group_folds
+from fastrec.validate.cuts import first_in_group
 from tests._core.refusals import refused
 
 RNG = np.random.default_rng(5)
@@ -496,3 +497,7 @@ def test_purged_by_dates_of_two_units():
     assert folds.method == said
     mixed = Folds.purged(12, np.arange(12), np.arange(12) + 2.0, 3, embargo=1)
     assert pairs(mixed) == pairs(folds)
+
+
+def test_the_first_row_of_each_group():
+    assert first_in_group(torch.tensor([5, 5, 2, 7, 7, 7, 5])).tolist() == [0, 0, 2, 3, 3, 3, 6]
