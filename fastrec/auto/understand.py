@@ -212,13 +212,11 @@ def _look(files: Files, known: pa.Table, names: list[str], asked: Asked) -> list
     return look_at(known, skip, test.select(mixed) if mixed else None)
 
 
-def _metric(
-    decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None, amounts: np.ndarray
-) -> str:
-    """Note the metric, and return it: what was asked for, or the usual one; others are those that score ``amounts``."""
+def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None, values: np.ndarray) -> str:
+    """Note the metric, and return it: what was asked for, or the usual one; others are those that score ``values``."""
     if asked is None:
         metric = usual or default_metric(task)
-        others = ", ".join(n for n in metrics_for(task) if n != metric and not _unscored(n, amounts).any())
+        others = ", ".join(n for n in metrics_for(task) if n != metric and not _unscored(n, values).any())
         why = "as the sample submission holds classes" if metric == "accuracy" else "the usual one"
         decisions.append(AutoDecision("metric", metric, f"{why}; others are {others}", sure=False))
         return metric

@@ -59,9 +59,7 @@ class Reading:
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as Python."""
-        own, usual = (
-            {n: list(v) if isinstance(v, tuple) else v for n, v in vars(r).items()} for r in (self, Reading())
-        )
+        own, usual = ({n: list(v) if type(v) is tuple else v for n, v in vars(r).items()} for r in (self, Reading()))
         said = {n: v for n, v in own.items() if n not in ("types", "gaps") and v != usual[n]}
         return f"Reading({', '.join(f'{n}={v!r}' for n, v in said.items())})"
 

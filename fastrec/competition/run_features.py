@@ -17,10 +17,11 @@ from fastrec.competition.resumable import Parts
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, DataWarning
-from fastrec.features import FeatureSet
+from fastrec.features import CoVisit, FeatureSet
 from fastrec.features._engine.chain import reads_target, step_by_step
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
-from fastrec.table import Table, load_state
+from fastrec.features.columns import as_list
+from fastrec.table import Table, concat, load_state
 from fastrec.validate import Folds
 
 Pair = tuple[Table, Table]
@@ -141,7 +142,7 @@ class RunFeatures:
         if not self._nested:
             features, (before, scored) = self._unfitted(), (train.take(r.to(train.device)) for r in folds[k])
             rows, test = self._split(before), self._split(self.found.test)
-            made = features.fit_transform(rows, tables=self._tables, unlabeled=test)
+            made = features.fit_transform(rows, tables=self._tables_before(scored), unlabeled=test)
             pair = made, self._transform(features, scored, before)
         elif self._pairs is not None and self._next == k:  # folds come in order, unless some are cached
             self._next += 1
@@ -165,9 +166,8 @@ class RunFeatures:
         key = None if self.parts is None else self._key(k)
         made = None if key is None else self.parts.found("unlabeled", key, lambda p: Table.read(p / "rows.parquet"))
         if made is None:
-            features = self._unfitted()
-            before = found.train.take(self.folds[k][0].to(found.train.device))
-            features.fit(self._split(before), tables=self._tables, unlabeled=self._split(found.test))
+            features, (before, scored) = self._unfitted(), (found.train.take(r.to(test.device)) for r in self.folds[k])
+            features.fit(self._split(before), tables=self._tables_before(scored), unlabeled=self._split(found.test))
             made = self._transform(features, found.test, before).select(names)
             if key is not None:
                 self.parts.keep("unlabeled", key, rows=made)
@@ -203,6 +203,16 @@ class RunFeatures:
     @property
     def _tables(self) -> dict[str, Any]:
         return {n: self._split(t) for n, t in self.found.tables.items()}
+
+    def _tables_before(self, scored: Table) -> dict[str, Any]:
+        """Return tables to fit on; with folds by time logs that are counted end before the first of the scored rows."""
+        tables = dict(self.found.tables)
+        for step in self.features.steps if self.recipe.time and self.recipe.last_of is None else ():
+            if isinstance(step, CoVisit) and step.table is not None:
+                (time, *_), log = as_list(step.order), tables[step.table]
+                moment = concat([log.select([time]), scored.select([time])])[time].number(torch.float64)
+                tables[step.table] = log.take(moment[: len(log)] < moment[len(log) :].nan_to_num(torch.inf).min())
+        return {n: self._split(t) for n, t in tables.items()}
 
 
 def _as_it_is(table: Table | None) -> Any:

@@ -75,8 +75,8 @@ class CoVisit(Fitted):
     the weight of all pairs of ``a`` and ``b``, ``w(a)`` the sum of the squared weights of events on ``a``.
 
     Groups are assigned to folds by a hash of ``by``. Rows of training groups get scores from the other folds, all other
-    rows from all folds; with folds by time, too, later events of the log count. The score is 0 for items never seen
-    together. Outputs are NaN if the row's item is missing or no other item is before it.
+    rows from all folds; all events of the log count (in a run with folds by time, those before the scored rows). The
+    score is 0 for items never seen together. Outputs are NaN if the row's item is missing or no other is before it.
 
     Args:
         item: the column of the item, in rows and log.

@@ -134,9 +134,7 @@ class Calendar:
         era_day = self.days + 719_468  # days since 0000-03-01
         era = torch.floor(era_day / 146_097)
         day = era_day - era * 146_097
-        year = torch.floor(
-            (day - torch.floor(day / 1460) + torch.floor(day / 36_524) - torch.floor(day / 146_096)) / 365
-        )
+        year = torch.floor((day - torch.floor(day / 1460) + torch.floor(day / 36524) - torch.floor(day / 146096)) / 365)
         day = day - (365 * year + torch.floor(year / 4) - torch.floor(year / 100))
         return year + era * 400, day, torch.floor((5 * day + 2) / 153)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fastrec._core.progress import Stages
-from fastrec.competition import Competition, run_competition
+from fastrec.competition import Competition, CompetitionData, run_competition
 from fastrec.competition.resumable import Parts
 from fastrec.competition.run_features import RunFeatures, cut_folds, make_features
 from fastrec.competition.run_record import TableRun
@@ -19,8 +19,9 @@ from fastrec.competition.table_run import read
 from fastrec.competition.train_models import choose_inputs, fit_models, refit
 from fastrec.errors import DataWarning
 from fastrec.estimators import Estimator, PseudoLabelled, XGBModel
-from fastrec.features import CountEncode, FeatureSet, Lag, TargetEncode
+from fastrec.features import CountEncode, CoVisit, FeatureSet, Lag, TargetEncode
 from fastrec.stacking import Stack
+from fastrec.table import Table
 from fastrec.validate import Folds
 from tests.files import scores_of, write_csv
 
@@ -101,6 +102,18 @@ def test_targets_of_the_scored_fold_move_none_of_its_predictions(tmp_path, time,
     # The rows of the test file say another thing of their cities, and are not what the fold has learned from
     column = "te_city__bought"
     assert not torch.equal(made.test.table[column].number(), again.test.table[column].number())
+
+
+def test_events_at_or_after_the_scored_rows_are_not_counted():
+    train, sides = TRAIN.assign(g=np.arange(N) % 12), []
+    folds = Folds.time_series(Table.read(train), "day", 3)
+    recipe = Shop(time="day", features=lambda: FeatureSet([CoVisit("city", by="g", order="day", table="log")]))
+    for city in ("a", "b"):  # of the events from the first fold's scored rows on
+        log = train.assign(city=train.city.where(train.day < train.day[folds[0][1].numpy()].min(), city))
+        found = CompetitionData(Table.read(train), None, tables={"log": Table.read(log)})
+        sides.append(RunFeatures(recipe, found, folds, ["bought"], None).fold(0)[0].to_pandas())
+    pd.testing.assert_frame_equal(*sides)
+    assert (sides[0]["covisit_sum"] > 0).any()
 
 
 def test_rows_to_label_are_encoded_as_those_that_the_fold_scores(tmp_path):

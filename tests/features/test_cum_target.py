@@ -10,9 +10,7 @@ from fastrec.errors import FastrecError
 from fastrec.features import Combine, CountEncode, Cross, CumTarget, FeatureSet
 
 key = st.one_of(st.none(), st.sampled_from(["a", "b", "🎉"]))
-row = st.tuples(
-    key, st.integers(0, 8), st.one_of(st.none(), st.integers(-5, 5)), st.one_of(st.none(), st.integers(0, 3))
-)
+row = st.tuples(key, st.integers(0, 8), st.none() | st.integers(-5, 5), st.none() | st.integers(0, 3))
 
 
 def loop(earlier, key, now, smooth, half_life):

@@ -42,9 +42,7 @@ def test_a_source_gives_rows():
     source = ModelSource(VSTAN(k=9)).fit(LOG)
     asked = frame([[1, 2], [], [99], [5]], items=LOG.items)
     items, scores = source.model.recommend(asked, 5)
-    expected = [
-        (s, int(items[s, p]), float(scores[s, p]), p + 1) for s in range(4) for p in range(5) if items[s, p] > 0
-    ]
+    expected = [(s, int(items[s, p]), float(scores[s, p]), p + 1) for s in range(4) for p in range(5) if items[s, p]]
     assert [tuple(r.values()) for r in rows_of_table(source.find(asked, 5))] == expected
     fitted = ModelSource(source.model, fitted=True).fit(frame([[1, 2], [1, 2]], items=LOG.items))
     assert torch.equal(fitted.best(asked, 5)[0], items)  # it stays as it is

@@ -262,9 +262,7 @@ def test_features_of_the_past():
 
 
 def test_shares_of_late_events():
-    log = SessionFrame(
-        {"s": [1] * 5, "i": list("abbba"), "t": [0.0, 90, 95, 99, 100]}, item="i", session="s", order="t"
-    )
+    log = SessionFrame({"s": [1] * 5, "i": [*"abbba"], "t": [0.0, 90, 95, 99, 100]}, item="i", session="s", order="t")
     table = Table({"session": [0, 0], "item": [1, 2]})
     found = PastFeatures(windows=[0.01, 0.1]).fit(log)(table, log).to_pandas()
     assert found["item_share_0.01"].tolist() == [0.5, 0.5]

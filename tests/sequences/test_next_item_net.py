@@ -35,9 +35,7 @@ SMALL = {"width": 8, "tokens": 64, "epochs": 3}
 
 @pytest.mark.parametrize("net", ["PooledSASRec", "HSTU"])
 def test_a_net_with_times_is_saved_and_wants_them(net, tmp_path):
-    rows = [
-        (s, "abcdefghijkl"[(s + i) % 12], 1.7e9 + s * 1e5 + i * 3.0**s) for s in range(20) for i in range(2 + s % 5)
-    ]
+    rows = [(s, chr(97 + (s + i) % 12), 1.7e9 + s * 1e5 + i * 3.0**s) for s in range(20) for i in range(2 + s % 5)]
     log = pd.DataFrame(rows, columns=["s", "item", "at"])
     frame = SessionFrame(log, item="item", session="s", order="at")
     model = NextItemNet(net, **SMALL, options={"bias": "both"}).fit(frame, seed=1)

@@ -408,9 +408,7 @@ def test_attach_keeps_index_dtypes_and_odd_names_of_pandas():
 
 def test_attach_to_the_other_frames():
     assert attach({"a": [1, 2]}, {"b": as_column([2**53 + 1, None])})["b"].tolist() == [2**53 + 1, None]
-    assert attach(pa.record_batch([pa.array([1])], names=["a"]), {"b": as_column([2])}).to_pylist() == [
-        {"a": 1, "b": 2}
-    ]
+    assert attach(pa.record_batch([pa.array([1])], ["a"]), {"b": as_column([2])}).to_pylist() == [{"a": 1, "b": 2}]
     assert attach(pa.table({}), {"b": as_column([5, 6])}).num_rows == 2
     assert attach(pl.DataFrame(), {"b": as_column([5, 6])}).shape == (2, 1)
     assert attach(Table.read({"a": [1]}), {"b": as_column([2])}).names == ["a", "b"]

@@ -331,9 +331,7 @@ def draws(check: LeakCheck) -> RandomRuns:
 
     runs, targets = zip(*map(flip, flips))
     every = [n for n in check.suspects if all(n in made for made in runs)]
-    moves = {
-        n: torch.stack([statistics.change(check.base[n], made[n], check.scale[n]) for made in runs]) for n in every
-    }
+    moves = {n: torch.stack([statistics.change(check.base[n], run[n], check.scale[n]) for run in runs]) for n in every}
     drawn = RandomRuns(list(runs), list(targets), flips, moves)
     check.checked.append(f"those of all, changed at random {len(flips)} times")
     names = [n for n in every if n not in check.unclear and (n, "own target") not in check.leaks]

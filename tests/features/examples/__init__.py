@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from pathlib import Path
 
-_FAMILIES = [
-    importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules([str(Path(__file__).parent)])
-]
+_FAMILIES = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
 
 
 def _all(name: str) -> list:
