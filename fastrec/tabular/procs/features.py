@@ -141,8 +141,8 @@ def apply_features(
         if not read:
             return _joined(df, features.transform(df, **given), features.outputs)
         known = Table.read(df)
-        hidden = torch.ones(len(known), dtype=torch.bool, device=known.device) if hidden is None else hidden
-        blank = masked(known, sorted(read), hidden)
+        hidden = torch.ones(len(known), dtype=torch.bool) if hidden is None else hidden
+        blank = masked(known, sorted(read), hidden.to(known.device))
         made = _joined(blank, features.transform(blank, **given), features.outputs)
         return made.with_columns({n: known[n] for n in read})
 
